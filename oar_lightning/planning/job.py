@@ -118,7 +118,7 @@ class Job:
     @property
     def update_autocast(self) -> torch.dtype | None:
         """Of the passes whose log-probabilities the loss reads."""
-        return getattr(torch, self.update.dtype) if self.update.dtype else self.autocast
+        return torch.bfloat16 if self.update.half else self.autocast
 
     @property
     def update_tokens(self) -> int:

@@ -182,7 +182,7 @@ class ExperienceCollector:
         One pass then serves both these and the scorer.
         """
         update = self.method.update
-        if update.steps_per_rollout == 1 or update.dtype or rollouts.prediction_states is not None:
+        if update.steps_per_rollout == 1 or update.half or rollouts.prediction_states is not None:
             return rollouts
         if not states_fit(self.model, rollouts.token_ids.numel()):
             return rollouts
@@ -239,7 +239,7 @@ class ExperienceCollector:
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
 
         def work(part: Rollouts) -> Tensor:
-            states = None if self.method.update.dtype else part.prediction_states  # which are not as the update's would be
+            states = None if self.method.update.half else part.prediction_states  # which are not as the update's would be
             return completion_logprobs(model, part, self.method, states)[0]
 
         with evaluating(model), activity("log-probabilities"):

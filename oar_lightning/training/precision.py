@@ -60,7 +60,7 @@ def check_update_dtype(plan: UpdatePlan, trainer: L.Trainer) -> None:
             "what all passes compute in; leave one of them out"
         )
     known = getattr(torch.cpu, "get_capabilities", None)  # torch 2.11
-    if trainer.strategy.root_device.type == "cpu" and known and not any(map(known().get, BF16_PRODUCTS)):
+    if plan.half and trainer.strategy.root_device.type == "cpu" and known and not any(map(known().get, BF16_PRODUCTS)):
         log.warning(
             "update.dtype=%s: this processor has no products of it (none of %s), and takes longer with them than with float32; "
             "set update.dtype=null",
@@ -71,7 +71,7 @@ def check_update_dtype(plan: UpdatePlan, trainer: L.Trainer) -> None:
 
 def update_precision(plan: UpdatePlan, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """A block for passes whose log-probabilities the loss reads."""
-    return torch.autocast(device.type, getattr(torch, plan.dtype)) if plan.dtype else contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16) if plan.half else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -38,7 +38,8 @@ class UpdatePlan:
             `microbatches`. `auto`: halved where memory runs out; a micro-batch above it then takes several passes.
         compile: `torch.compile` the decoder of the update's passes; the first step then takes half a minute or more.
         dtype: of the products of the passes whose log-probabilities the loss reads, by autocast: the update's, and those of the
-            old and the reference policy. Sampling and scoring keep theirs. None: that of the trainer's `precision`.
+            old and the reference policy. Sampling and scoring keep theirs. None: that of the trainer's `precision`; `float32`
+            says so of 32-true, as sweeps do, which cannot choose None.
     """
 
     problems: PositiveInt = 32
@@ -48,7 +49,7 @@ class UpdatePlan:
     microbatches: PositiveInt = 1
     token_budget: TokenBudget | Tokens = None
     compile: bool = False
-    dtype: Literal["bfloat16"] | None = None
+    dtype: Literal["float32", "bfloat16"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_budget", as_budget("update.token_budget", self.token_budget))
@@ -57,6 +58,11 @@ class UpdatePlan:
     def budget(self) -> TokenBudget:
         assert isinstance(self.token_budget, TokenBudget)
         return self.token_budget
+
+    @property
+    def half(self) -> bool:
+        """Whether autocast is to change what the update computes in."""
+        return self.dtype == "bfloat16"
 
     @property
     def steps_per_rollout(self) -> int:

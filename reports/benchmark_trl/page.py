@@ -158,8 +158,8 @@ other's results as they are.
   are off (its defaults would cost time here); the optimizer is its default, fused AdamW. All completions are one batch, or 4
   micro-batches; with and without the switch that this project's command sets on a CPU (`TRANSFORMERS_SDPA_FORCE_GQA=1`:
   attention does not repeat keys); with it also with `torch_compile`. The one with the lowest median in this
-  very measurement counts and is marked. Generation is its default; its continuous batching takes 31 times as long as our loop
-  ([generation](../generation/README.md)).
+  very measurement counts and is marked. Generation is its default; its continuous batching took 31 times as long as our loop
+  of an earlier revision ([generation](../generation/README.md)).
 - **A CPU is not TRL's home**: its fused head of the loss leaves out positions that are no completion tokens only where there is
   Triton. Here it computes the head, and its gradient, for prompts and padding too, which this project does not. Nothing here
   says how the two compare on a GPU.

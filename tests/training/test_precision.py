@@ -110,6 +110,8 @@ def test_an_update_has_no_dtype_beside_another_precision(precision: str) -> None
         ConfigError, match=rf"update\.dtype=bfloat16 .* trainer\.precision={precision} .* leave one of them out"
     ):
         check_update_dtype(HALF, of(SingleDeviceStrategy, precision))
+    with pytest.raises(ConfigError, match=r"update\.dtype=float32 "):
+        check_update_dtype(UpdatePlan(dtype="float32"), of(SingleDeviceStrategy, precision))
     check_update_dtype(UpdatePlan(), of(SingleDeviceStrategy, precision))
 
 
