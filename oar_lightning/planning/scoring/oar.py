@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate, OarPSteps, Spans
 from oar_lightning.credit.scorers.oar_p.base import CounterfactualScorer
-from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate
+from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate, Late
 from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.prefix import PREFIX_DISCOUNT
@@ -91,8 +91,8 @@ class _MadeUpEstimates:
     def late_share(self) -> float:
         return self.coarse.late_share
 
-    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
-        estimate = self.coarse.estimate(counterfactuals, texts)
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts, late: Late) -> Estimate:
+        estimate = self.coarse.estimate(counterfactuals, texts, late)
         scores = 0.618 * torch.arange(texts.token_ids.shape[1]) % 1  # neither rising nor falling along the text
         return estimate._replace(scores=scores.expand(texts.token_ids.shape).contiguous())
 

@@ -29,8 +29,8 @@ class OarPApproximate(OarP):
 
     Args:
         coarse: `Attribution` (first order; needs `can_share_prefixes` and plain attention) or `Spans`.
-        budget: cost of a completion's scores, in forward passes over its own text. It includes the coarse stage, which
-            always runs in full.
+        budget: cost of a completion's scores, in forward passes over its own text. It includes the coarse stage,
+            as if that estimated every token; it leaves out those that are scored exactly in any case.
         The others are those of `OarP`.
     """
 
@@ -38,7 +38,7 @@ class OarPApproximate(OarP):
     budget: Annotated[NonNegativeFloat, "a number of forward passes"] = field(default=4.8, kw_only=True)
 
     def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
-        scores, spent, tokens, clean = self.coarse.estimate(counterfactuals, texts)
+        scores, spent, tokens, clean = self.coarse.estimate(counterfactuals, texts, lambda spent: self._late(texts, spent))
         # estimates hold for what later tokens see of a token; the probe reads the states of these tokens themselves
         probed = texts.reasoning & clean.place.before_mask(texts.answer)
         refined = self._affordable(texts, scores, spent) | probed
@@ -47,11 +47,18 @@ class OarPApproximate(OarP):
 
     def _affordable(self, texts: Texts, scores: Float[Tensor, "N S"], spent: list[int]) -> Bool[Tensor, "N S"]:
         """The tokens of each text that the budget scores exactly."""
-        costs = suffix_costs(texts)
-        budget = self.budget * torch.tensor(texts.lengths(), device=costs.device) - torch.tensor(spent, device=costs.device)
-        cost_from_here = (costs * texts.reasoning).flip(1).cumsum(1).flip(1)
-        late = texts.reasoning & (cost_from_here <= self.coarse.late_share * budget[:, None])
-        budget = budget - (costs * late).sum(1)
+        costs, late = suffix_costs(texts), self._late(texts, spent)
+        budget = self._rest(texts, spent) - (costs * late).sum(1)
         values, order = scores.masked_fill(~texts.reasoning | late, -torch.inf).sort(dim=1, descending=True, stable=True)
         affordable = (costs[order].cumsum(1) <= budget[:, None]) & (values != -torch.inf)
         return late | torch.zeros_like(late).scatter(1, order, affordable)
+
+    def _late(self, texts: Texts, spent: list[int]) -> Bool[Tensor, "N S"]:
+        """The latest tokens of each text, which are scored exactly whatever their estimates are."""
+        cost_from_here = (suffix_costs(texts) * texts.reasoning).flip(1).cumsum(1).flip(1)
+        return texts.reasoning & (cost_from_here <= self.coarse.late_share * self._rest(texts, spent)[:, None])
+
+    def _rest(self, texts: Texts, spent: list[int]) -> Float[Tensor, " N"]:
+        """Of each text's budget, after the coarse stage."""
+        device = texts.token_ids.device
+        return float(self.budget) * torch.tensor(texts.lengths(), device=device) - torch.tensor(spent, device=device)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import Fraction, PositiveInt, checked
-from oar_lightning.credit.scorers.oar_p.coarse import Estimate
+from oar_lightning.credit.scorers.oar_p.coarse import Estimate, Late
 from oar_lightning.credit.scorers.oar_p.counterfactual import Clean, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.policy.attention import LayerRecord, masked_positions
@@ -37,24 +37,32 @@ class Attribution:
     directions: PositiveInt = 3
     late_share: Fraction = 1.0
 
-    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts, late: Late) -> Estimate:
         """Needs `can_share_prefixes`."""
         if not counterfactuals.share_prefixes:
             raise ValueError(
                 "scorer.coarse: attribution needs scorer.share_prefixes=true and a model with plain keys and values in every "
                 "layer (no sliding window, no recurrent state); use scorer/coarse=spans"
             )
-        positions, valid = masked_positions(texts.reasoning)
         records: list[LayerRecord] = []
         with torch.enable_grad():
             clean = counterfactuals.read(texts, records)
             readings = counterfactuals.probe.readings(clean.outcome.detach(), clean.outcome, self.directions)
+            backward, filling, end = readings.shape[1], counterfactuals.fill, texts.token_ids.shape[1]
+            begin = texts.reasoning.long().argmax(1)
+            costs = (begin - texts.first) + (1 + backward) * (end - begin) + texts.reasoning.sum(1)
+            costs += filling.passes * (end - texts.first)
+            wanted = texts.reasoning & ~late(costs.tolist())
+            scores = torch.zeros(texts.reasoning.shape, dtype=clean.outcome.dtype, device=wanted.device)
+            if not wanted.any():
+                return Estimate(scores, costs.tolist(), clean.tokens, clean.detach())
             outs = [record.out for record in records]
             gradients = [
                 torch.autograd.grad(readings[:, m].sum(), outs, retain_graph=m + 1 < readings.shape[1])
                 for m in range(readings.shape[1])
             ]
         clean = clean.detach()
+        positions, valid = masked_positions(wanted)
         places = positions.masked_fill(~valid, clean.past.width - 1)  # behind all that is seen, so that positions ascend
         shifts = torch.zeros(*readings.shape, positions.shape[1], dtype=readings.dtype, device=positions.device)
         for layer, (record, replaced) in enumerate(
@@ -64,12 +72,7 @@ class Attribution:
             with torch.autocast(gradient.device.type, enabled=False):  # its sums are too long for 16 bits
                 shifts += _outcome_shift(record, gradient, replaced, places, texts.first)
         estimates = counterfactuals.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
-        scores = torch.zeros(texts.reasoning.shape, dtype=estimates.dtype, device=estimates.device)
-        scores = scores.masked_scatter(texts.reasoning, estimates[valid])
-        backward, filling, end = readings.shape[1], counterfactuals.fill, texts.token_ids.shape[1]
-        first = texts.reasoning.long().argmax(1)
-        costs = (first - texts.first) + (1 + backward) * (end - first) + texts.reasoning.sum(1)
-        costs += filling.passes * (end - texts.first)
+        scores = scores.to(estimates).masked_scatter(wanted, estimates[valid])
         tokens = clean.tokens + backward * (clean.tokens - filling.tokens(texts)) + positions.numel()
         return Estimate(scores, costs.tolist(), tokens, clean)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import Fraction, PositiveInt, checked
 from oar_lightning.credit.scorers.oar_p.counterfactual import Clean, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 
+Late = Callable[[list[int]], Bool[Tensor, "N S"]]
+"""The costs of a coarse stage -> the tokens that the rest of the budget scores exactly, whatever their estimates were."""
+
 
 class Estimate(NamedTuple):
-    """Estimated scores of a batch of texts, zero outside `reasoning`, and the clean texts.
+    """Estimated scores of a batch of texts, zero outside `reasoning` and for late tokens, and the clean texts.
 
-    ``costs``: tokens through the model for each text by itself; a backward pass to hidden states counts as one forward pass.
+    ``costs``: tokens through the model for each text by itself, as if none were late; a backward pass to hidden states counts
+    as one forward pass.
     ``tokens``: padded tokens that the batch ran.
     """
 
@@ -37,8 +42,8 @@ class CoarseStage(Protocol):
     @property
     def late_share(self) -> float: ...
 
-    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
-        """Estimated scores of a batch of texts."""
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts, late: Late) -> Estimate:
+        """Estimated scores of a batch of texts, but of their late tokens."""
         ...
 
 
@@ -51,16 +56,20 @@ class Spans:
     size: Annotated[PositiveInt, "a number of tokens"] = 8
     late_share: Fraction = 0.5
 
-    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts, late: Late) -> Estimate:
         clean = counterfactuals.read(texts)
         rank = texts.reasoning.long().cumsum(1) - 1
         starts = texts.reasoning & (rank % self.size == 0)
-        distances, tokens = counterfactuals.distances(clean, starts, span=self.size)
-        span = starts.flatten().cumsum(0).view_as(rank) - 1  # index of each token's span among the distances
-        scores = distances[span.clamp(min=0)].masked_fill(~texts.reasoning, 0.0)
         lengths = torch.tensor(texts.lengths(), device=starts.device)
         costs = suffix_costs(texts).expand_as(rank).masked_fill(~starts, 0).sum(1)
         costs += (1 + counterfactuals.fill.passes) * lengths
+        wanted = texts.reasoning & ~late(costs.tolist())
+        starts &= wanted
+        scores, tokens = torch.zeros(rank.shape, dtype=clean.outcome.dtype, device=rank.device), 0
+        if starts.any():
+            distances, tokens = counterfactuals.distances(clean, starts, span=self.size)
+            span = starts.flatten().cumsum(0).view_as(rank) - 1  # index of each token's span among the distances
+            scores = distances[span.clamp(min=0)].masked_fill(~wanted, 0.0)
         return Estimate(scores, costs.tolist(), clean.tokens + tokens, clean)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -118,6 +119,34 @@ def test_the_budget_buys_late_tokens_then_the_largest_estimates(late_share):
         expected.append(t)
     assert expected or late_share == 1
     assert bought == sorted(expected)
+
+
+@dataclass(frozen=True)
+class EveryToken:
+    """A coarse stage that estimates late tokens, too."""
+
+    coarse: Attribution | Spans
+
+    @property
+    def late_share(self):
+        return self.coarse.late_share
+
+    def estimate(self, counterfactuals, texts, late):
+        return self.coarse.estimate(counterfactuals, texts, lambda _: torch.zeros_like(texts.reasoning))
+
+
+@pytest.mark.parametrize("budget", [6.0, 10.0**6])
+@pytest.mark.parametrize("coarse", COARSE)
+def test_what_is_scored_exactly_in_any_case_is_not_estimated(coarse, budget):
+    model, rollouts = gpt2().double().eval(), texts()
+    found, passes = [], []
+    for stage in (COARSE[coarse], EveryToken(COARSE[coarse])):
+        scorer = OarPApproximate(coarse=stage, budget=budget)
+        found.append(scorer(model, rollouts))
+        passes.append(scorer.metrics["forward_equivalents"])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+    assert found[0].any()
+    assert passes[0] < passes[1]
 
 
 def test_spans_share_the_score_of_what_they_mask():

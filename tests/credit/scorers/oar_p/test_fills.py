@@ -120,7 +120,7 @@ def test_the_pass_that_draws_fills_is_paid_from_the_budget(coarse: Any) -> None:
     for fill in ("random_token", "model_sample"):
         budget = TokenBudget("test", None, 4096)
         masked = Counterfactuals(model, choose_decoder(model), PROBES["last"], FILLS[fill], 0, 0, budget, True)
-        costs.append(torch.tensor(coarse.estimate(masked, whole).costs))
+        costs.append(torch.tensor(coarse.estimate(masked, whole, lambda _: torch.zeros_like(whole.reasoning)).costs))
     assert (costs[1] - costs[0]).tolist() == whole.lengths()
 
 
