@@ -7,39 +7,51 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_NAMES = "api_?key|access_?key|(?<!(?:pad|eos|bos|unk|sep|cls)_)token|secret|password|credentials?"
-SECRET = re.compile(rf"(^|[._+])({_NAMES})$", re.IGNORECASE)
-_INSIDE = re.compile(rf"((?<![A-Za-z])(?:{_NAMES})['\"]?\s*[:=]\s*)[^,}}&\s]+", re.IGNORECASE)
+_KINDS = "auth|access|api|bearer|hf|hub|refresh"
+_NAMES = (
+    rf"(?:(?<![a-z_])token|(?<![a-z])(?:(?:{_KINDS})[_-]?token|(?:api|access|secret|private)[_-]?keys?"
+    r"|secrets?|passw(?:or)?ds?|credentials?|authorization))"
+)
+"""`penalty_per_token` and `pad_token` are none."""
+_SECRET = re.compile(rf"{_NAMES}$", re.IGNORECASE)
+_INSIDE = re.compile(rf"({_NAMES}['\"]?\s*[:=]\s*)[^,}}&\s]+", re.IGNORECASE)
 """A key and its value within a mapping or the query of an address."""
-_QUERY = re.compile(rf"([?&](?:{_NAMES})=)[^&\s]+", re.IGNORECASE)
+_SET = re.compile(rf"({_NAMES}=)[^,;}}&\s]+", re.IGNORECASE)
+_SENT = re.compile(r"\b(Bearer\s+)\S{8,}")
 HIDDEN = "***"
+
+
+def is_secret(key: str) -> bool:
+    """Whether a dotted key, or one that it is below, is named like a secret."""
+    return any(map(_SECRET.search, key.split(".")))
 
 
 def without_credentials(text: str) -> str:
     """An override without the values of keys that are named like a secret, its own or inside of its value, tokens of the hub,
     and users in addresses."""
     key = text.partition("=")[0]
-    if key != text and SECRET.search(key):
+    if key != text and is_secret(key):
         return f"{key}={HIDDEN}"
-    return _bare(_INSIDE.sub(rf"\1{HIDDEN}", text))
+    return in_words(_INSIDE.sub(rf"\1{HIDDEN}", text))
+
+
+def in_words(text: str) -> str:
+    """A text that is no override, such as a message, without credentials."""
+    return without_users(re.sub(r"\bhf_\w{8,}", f"hf_{HIDDEN}", _SENT.sub(rf"\1{HIDDEN}", _SET.sub(rf"\1{HIDDEN}", text))))
 
 
 def hidden(value: Any, key: str = "") -> Any:
-    """What a config has at a key, as plain containers that may leave this machine: without the values of keys that are named
-    like a secret, tokens of the hub, and credentials in addresses."""
+    """What a config has at a key, as plain containers that may leave this machine: without what is at and below keys that are
+    named like a secret, tokens of the hub, and credentials in addresses."""
+    if value is None or isinstance(value, bool):
+        return value
+    if is_secret(key):
+        return HIDDEN
     if isinstance(value, Mapping):
         return {name: hidden(item, str(name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [hidden(item, key) for item in value]
-    if value is None or isinstance(value, bool):
-        return value
-    if SECRET.search(key):
-        return HIDDEN
-    return _bare(_QUERY.sub(rf"\1{HIDDEN}", value)) if isinstance(value, str) else value
-
-
-def _bare(text: str) -> str:
-    return without_users(re.sub(r"\bhf_\w{8,}", f"hf_{HIDDEN}", text))
+        return [hidden(item) for item in value]
+    return in_words(value) if isinstance(value, str) else value
 
 
 def without_users(text: str) -> str:

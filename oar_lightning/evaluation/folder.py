@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import hidden
 from oar_lightning.common.mappings import flatten
 from oar_lightning.common.outputs import replace_file
 from oar_lightning.evaluation.result import ResultsFile
@@ -102,7 +103,7 @@ class EvaluationFolder:
         except (OSError, ValueError) as error:
             raise ConfigError(f"resume=true: {self._config} cannot be read ({error}); start without resume") from error
         # through JSON, which knows no tuples
-        before, now = deciding(stored), deciding(json.loads(json.dumps(config)))
+        before, now = deciding(hidden(stored)), deciding(hidden(json.loads(json.dumps(config))))
         differing = [k for k in sorted(before | now) if k not in before or k not in now or before[k] != now[k]]
         if differing:
             shown = [{k: repr(values[k]) if k in values else "nothing" for k in differing} for values in (now, before)]

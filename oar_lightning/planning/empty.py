@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 _ops = torch.ops.aten
 _INDEXING = (_ops.index.Tensor, _ops.index_put.default, _ops.index_put_.default)
+_of_experts = getattr(_ops, "_grouped_mm", None)  # torch 2.8
 _SAME = (_ops.allclose.default, _ops.equal.default)
 
 
@@ -70,7 +71,9 @@ def _run(func: Any, args: Any, kwargs: Any, empty: bool) -> Any:
         return 1.0 if args[0].is_floating_point() else 1
     if empty and func is _ops.nonzero.default:
         return torch.ones(args[0].shape, dtype=torch.bool).nonzero()
-    if empty and func is _ops._grouped_mm.default:  # of experts; what has no values is multiplied in bfloat16 alone
+    if (
+        empty and _of_experts is not None and func is _of_experts.default
+    ):  # of experts; what has no values is multiplied in bfloat16 alone
         first, second, *rest = args
         return func(first.bfloat16(), second.bfloat16(), *rest, **kwargs).to(first.dtype)
     if empty and func in _INDEXING:

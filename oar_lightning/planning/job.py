@@ -280,7 +280,8 @@ def kept_states(job: Job, hidden: int, element: int, own_loop: bool) -> float:
     """Bytes of the hidden states kept from sampling, or from a pass for old log-probabilities; 0 where they are too many."""
     from_sampling = own_loop and job.sampling.keep_states and element >= 4 and job.autocast is None
     tokens = job.completions * (job.sampling.max_new_tokens if from_sampling else job.length)
-    if not (from_sampling or job.update.steps_per_rollout > 1) or tokens * hidden * element > STATES_BYTES:
+    from_pass = job.update.steps_per_rollout > 1 and not job.update.half
+    if not (from_sampling or from_pass) or tokens * hidden * element > STATES_BYTES:
         return 0.0
     return float(job.completions * job.length * hidden * element)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.credentials import without_users
+from oar_lightning.common.credentials import in_words
 from oar_lightning.common.locks import RUN_LOCK, FileLock
 from oar_lightning.common.messages import named_line
 from oar_lightning.distributed.launch import is_first_rank
@@ -174,8 +174,8 @@ def recording_failure(begun: bool = True) -> Iterator[None]:
     except Exception as error:
         if folder is not None and is_first_rank():
             of_all = isinstance(error, SweepRefused) or of_a_server(error)
-            refused = Result("refused", reason=without_users(str(error)), of_all=of_all)
-            failed = Result("failed", reason=without_users(named_line(error)))
+            refused = Result("refused", reason=in_words(str(error)), of_all=of_all)
+            failed = Result("failed", reason=in_words(named_line(error)))
             write_result(folder, refused if isinstance(error, ConfigError) and not begun else failed)
         raise
 

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from optuna.trial import FrozenTrial, TrialState
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.credentials import without_users
+from oar_lightning.common.credentials import without_credentials, without_users
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.messages import first_line
 from oar_lightning.sweep.figures import draw_figures
@@ -125,7 +125,7 @@ class Mlflow:
         run = self.client.create_run(self.experiment_id, run_name=name, tags={**tags, **study_tags})
         for key, value in {
             "objectives": " ".join(f"{o.direction} {o.metric}" for o in study.plan.objectives),
-            "space": " ".join(f"{k}={v}" for k, v in study.plan.space.items()),
+            "space": " ".join(without_credentials(f"{k}={v}") for k, v in study.plan.space.items()),
         }.items():
             self.client.log_param(run.info.run_id, key, value[:6000])
         return str(run.info.run_id)

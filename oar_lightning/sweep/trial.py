@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import hidden
 from oar_lightning.common.outputs import replace_file
 
 FOLDER_VARIABLE = "OAR_LIGHTNING_JOB"
@@ -61,7 +62,7 @@ class Ticket:
             "sweep": self.sweep,
             "trial": str(self.number),
             "trial_attempts": str(self.attempt),
-            "swept": json.dumps(dict(self.swept)),
+            "swept": json.dumps(hidden(self.swept)),
         }
 
 

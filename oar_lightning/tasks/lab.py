@@ -20,6 +20,7 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import hidden
 from oar_lightning.common.outputs import page_folder, replace_file
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.inspection.by_problem import check_by_problem, most_tokens
@@ -194,7 +195,7 @@ def run(job: Job, cfg: DictConfig) -> None:
         continuer = Continuer(job.stage, job.sampling)
         lab = Lab(policy.model, studied, job.estimators, job.sources, continuer, job.store, config, job.seed, job.loss)
         whole = lab.run()
-    report(job, lab, plain(cfg), whole)
+    report(job, lab, hidden(plain(cfg)), whole)
     job.store.close()
     track(job, cfg, "KILLED" if not whole else "FAILED" if lab.failed else "FINISHED")
     if not whole:

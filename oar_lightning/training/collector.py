@@ -30,6 +30,7 @@ from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.forward import completion_logprobs
 from oar_lightning.training.method import Method
+from oar_lightning.training.precision import update_precision
 from oar_lightning.types import Credit, MathProblem, Rollouts
 
 
@@ -201,16 +202,19 @@ class ExperienceCollector:
         Old log-probabilities are needed with several steps per batch (in a single step the policy's own are the old ones),
         reference log-probabilities with a KL term.
         """
+        update, loss = self.method.update, self.method.loss
+        if update.half:  # what scoring has read is in another precision than the loss's ratios are to begin with
+            rollouts = dataclasses.replace(rollouts, old_logprobs=None, ref_logprobs=None, prediction_states=None)
         old, ref = rollouts.old_logprobs, rollouts.ref_logprobs  # known where the scorer has read them
-        if self.method.update.steps_per_rollout == 1:
-            old = None
-        elif old is None:
-            old = self.detached_logprobs(self.model, rollouts)
-        loss = self.method.loss
-        if not loss.kl_coef or (loss.later_reference and not self.later_reference.weights):
-            ref = None
-        elif ref is None:
-            ref = self._reference_logprobs(rollouts)
+        with update_precision(update, rollouts.token_ids.device):
+            if update.steps_per_rollout == 1:
+                old = None
+            elif old is None:
+                old = self.detached_logprobs(self.model, rollouts)
+            if not loss.kl_coef or (loss.later_reference and not self.later_reference.weights):
+                ref = None
+            elif ref is None:
+                ref = self._reference_logprobs(rollouts)
         return dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref, prediction_states=None, token_spans=())
 
     def _with_what_the_scorer_reads(self, rollouts: Rollouts) -> Rollouts:
@@ -239,8 +243,7 @@ class ExperienceCollector:
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
 
         def work(part: Rollouts) -> Tensor:
-            states = None if self.method.update.half else part.prediction_states  # which are not as the update's would be
-            return completion_logprobs(model, part, self.method, states)[0]
+            return completion_logprobs(model, part, self.method, part.prediction_states)[0]
 
         with evaluating(model), activity("log-probabilities"):
             for rows, logprobs in self._in_parts(rollouts, work):

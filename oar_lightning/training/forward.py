@@ -19,22 +19,20 @@ from oar_lightning.types import Rollouts
 def completion_logprobs(
     model: Any, rollouts: Rollouts, method: Method, states: Tensor | None = None, decoder: Any = None
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-    """Log-probabilities and entropies in nats of the response tokens, at the temperature that sampled them, as the loss reads
-    them: in the precision of `update.dtype`.
+    """Log-probabilities and entropies in nats of the response tokens, at the temperature that sampled them.
 
     `states`: see `token_logprobs`; `decoder`: in place of the model's own.
     """
-    with update_precision(method.update, rollouts.token_ids.device):
-        return token_logprobs(
-            model,
-            rollouts.token_ids,
-            rollouts.attention_mask,
-            rollouts.response_mask,
-            temperature=method.sampling.temperature,
-            entropy_grad=method.entropy_grad,
-            states=states,
-            decoder=decoder,
-        )
+    return token_logprobs(
+        model,
+        rollouts.token_ids,
+        rollouts.attention_mask,
+        rollouts.response_mask,
+        temperature=method.sampling.temperature,
+        entropy_grad=method.entropy_grad,
+        states=states,
+        decoder=decoder,
+    )
 
 
 class UpdateForward:
@@ -53,13 +51,12 @@ class UpdateForward:
         self._plain: bool | None = False if same_order else None
 
     def __call__(self, rollouts: Rollouts, method: Method) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-        if method.update.compile:
-            if self._compiled is None:  # dynamic: lengths differ from pass to pass
-                self._compiled = torch.compile(base_model(self.model).get_decoder(), dynamic=True)
-            return completion_logprobs(self.model, rollouts, method, decoder=self._compiled)
         with update_precision(method.update, rollouts.token_ids.device):
-            states = self._plain_states(rollouts)
-        return completion_logprobs(self.model, rollouts, method, states)
+            if method.update.compile:
+                if self._compiled is None:  # dynamic: lengths differ from pass to pass
+                    self._compiled = torch.compile(base_model(self.model).get_decoder(), dynamic=True)
+                return completion_logprobs(self.model, rollouts, method, decoder=self._compiled)
+            return completion_logprobs(self.model, rollouts, method, states=self._plain_states(rollouts))
 
     def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "k H"] | None:
         if self._plain is None:  # compares the two forms

@@ -45,22 +45,24 @@ def check_trained(model: Any, trainer: L.Trainer, dtype: str) -> None:
     )
 
 
-def check_update_dtype(plan: UpdatePlan, trainer: L.Trainer) -> None:
-    """Hold `update.dtype` against the trainer's precision, and warn of a CPU that has no products of it.
+def check_update_dtype(plan: UpdatePlan, precision: object) -> None:
+    """Hold `update.dtype` against a trainer's precision.
 
     Raises:
         ConfigError: for a trainer that has a half precision of its own.
     """
-    if plan.dtype is None:
-        return
-    name = precision_name(trainer.precision)
-    if name != "32-true":
+    name = precision_name(precision)
+    if plan.dtype is not None and name != "32-true":
         raise ConfigError(
             f"update.dtype={plan.dtype} changes passes of trainer.precision=32-true alone, and trainer.precision={name} says "
             "what all passes compute in; leave one of them out"
         )
+
+
+def warn_of_slow_products(plan: UpdatePlan, device: torch.device) -> None:
+    """Tell of a CPU that has no products of `update.dtype`."""
     known = getattr(torch.cpu, "get_capabilities", None)  # torch 2.11
-    if plan.half and trainer.strategy.root_device.type == "cpu" and known and not any(map(known().get, BF16_PRODUCTS)):
+    if plan.half and device.type == "cpu" and known and not any(map(known().get, BF16_PRODUCTS)):
         log.warning(
             "update.dtype=%s: this processor has no products of it (none of %s), and takes longer with them than with float32; "
             "set update.dtype=null",

@@ -48,7 +48,7 @@ from oar_lightning.training.callbacks.kept import check_compared, check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.policy_module import PolicyModule
-from oar_lightning.training.precision import check_trained, check_update_dtype
+from oar_lightning.training.precision import check_trained, check_update_dtype, warn_of_slow_products
 from oar_lightning.training.settings import Settings
 from oar_lightning.training.supervised import SupervisedWarmStart
 
@@ -181,7 +181,8 @@ def assemble(
     check_compile(settings, trainer)  # a strategy that training cannot use fails here, before long work
     check_trained(policy.model, trainer, getattr(settings.policy, "dtype", "float32"))
     if settings.supervised is None:
-        check_update_dtype(settings.method.update, trainer)
+        check_update_dtype(settings.method.update, trainer.precision)
+        warn_of_slow_products(settings.method.update, trainer.strategy.root_device)
     plan.check(trainer.world_size)
     longest = None if settings.supervised else longest_prompt(policy.model, settings.method.sampling, settings.engine)
     keep = keep_rule(settings, prompt, policy.tokenizer, longest)

@@ -13,6 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError, check_keys, warn_idle
+from oar_lightning.common.credentials import hidden
 from oar_lightning.credit.fit import usual_gate
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Oracle, Scorer, Uniform, as_scorer
@@ -153,7 +154,7 @@ def readable(
 
 def identity(cfg: DictConfig, policy: Policy) -> str:
     """All that sampled values depend on beside their prefixes and seeds: the policy, how it samples, who judges."""
-    config = plain(cfg)
+    config = hidden(plain(cfg))
     sampling = {k: v for k, v in config["rollout"].items() if k not in ("max_batch", "token_budget")}
     settings = [sampling, config["engine"], config["answer"], config["reward"], str(cfg.trainer.get("precision"))]
     return json.dumps([policy_fingerprint(policy.model, policy.tokenizer), settings], sort_keys=True)

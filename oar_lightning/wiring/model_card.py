@@ -10,6 +10,7 @@ from typing import Any
 
 from oar_lightning.common.credentials import hidden
 from oar_lightning.common.mappings import flatten
+from oar_lightning.data.mixture import Mixture
 from oar_lightning.evaluation.tables import accuracy_names, percent
 from oar_lightning.policy.model_card import (
     EVALUATION,
@@ -107,7 +108,7 @@ def data_sources(config: Mapping[str, Any], origin: Origin, step: int) -> Iterat
         since = origin.parent.step if origin.parent else 0
         words = "; ".join([*([f"{count}"] if count else []), *drawn(config, step, since)]) or "not counted"
         for node, share in unmixed(train):
-            yield source(TRAINING, node, words if share == 1 else f"{share:.3g} of {words}")
+            yield source(TRAINING, node, words if share == 1 else f"{words}; {share:.3g} of the draws")
     for name, node in sets.items() if isinstance(sets, dict) else ():
         count = origin.problems.get(f"{EVALUATION}{name}")
         yield source(f"{EVALUATION}{name}", node, str(count) if count else "not counted")
@@ -115,14 +116,17 @@ def data_sources(config: Mapping[str, Any], origin: Origin, step: int) -> Iterat
 
 def unmixed(node: Mapping[str, Any], share: float = 1.0) -> Iterator[tuple[Any, float]]:
     """The sources of a mixture, however deep, each with the part of the draws that it has on average; another source itself."""
-    mixed, weights = node.get("sources"), node.get("weights")
-    if not isinstance(mixed, dict) or not isinstance(weights, dict):
+    if str(node.get("_target_")).rpartition(".")[2] != Mixture.__name__:
         yield node, share
         return
-    total = sum(map(weights.__getitem__, mixed))
-    for name, inner in mixed.items():
-        part = share * weights[name] / total
-        yield from unmixed(inner, part) if isinstance(inner, dict) else [(inner, part)]
+    try:
+        total = sum(node["weights"][name] for name in node["sources"])
+        parts = [(inner, share * node["weights"][name] / total) for name, inner in node["sources"].items()]
+    except (TypeError, KeyError, ZeroDivisionError, AttributeError):  # an older or a damaged config
+        yield node, share
+        return
+    for inner, part in parts:
+        yield from unmixed(inner, part) if isinstance(inner, Mapping) else [(inner, part)]
 
 
 def drawn(config: Mapping[str, Any], step: int, since: int = 0) -> Iterator[str]:

@@ -14,6 +14,7 @@ from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.policy.casting import MIXED, precision_name
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.training.method import Method
+from oar_lightning.training.precision import check_update_dtype
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.data import build_eval_sets, build_train
 
@@ -22,6 +23,8 @@ OF_SETTINGS = (
     "checkpoints",
 )
 OF_METHOD = ("advantage", "loss", "update", "rollout", "entropy")
+OPTIMIZES = ("train", "plan", "benchmark")
+"""Tasks to which it matters what the update computes in."""
 FIELDS = {"reward": "rewards", "rollout": "sampling"}
 """Keys of a config whose objects have another name."""
 
@@ -72,7 +75,7 @@ def build_settings(cfg: DictConfig) -> Settings:
 
 
 def build_method(cfg: DictConfig) -> Method:
-    return Method(
+    method = Method(
         scorer=as_scorer(instantiate(cfg.scorer)),
         gate=instantiate(cfg.gate),
         advantage=instantiate(cfg.advantage),
@@ -81,6 +84,9 @@ def build_method(cfg: DictConfig) -> Method:
         sampling=instantiate(cfg.rollout),
         entropy=instantiate(cfg.entropy),
     )
+    if cfg.task in OPTIMIZES:
+        check_update_dtype(method.update, cfg.trainer.get("precision"))
+    return method
 
 
 def _check_classes(cfg: DictConfig, owner: object, keys: Iterable[str]) -> None:

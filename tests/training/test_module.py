@@ -131,6 +131,31 @@ def test_ratios_begin_at_1_with_an_update_in_bfloat16(keep_states: bool) -> None
     assert rows[3]["kl"] > 0
 
 
+def test_what_a_scorer_reads_is_not_in_the_updates_precision() -> None:
+    """Scorers compare it with passes of their own; the loss's ratios begin at 1 nevertheless."""
+
+    class Reads(Random):
+        needs_old = needs_reference = True
+
+        def __call__(self, model: Any, rollouts: Rollouts) -> torch.Tensor:
+            seen.append((rollouts.old_logprobs, rollouts.ref_logprobs))
+            return super().__call__(model, rollouts)
+
+    seen: list[tuple[torch.Tensor | None, torch.Tensor | None]] = []
+    loss = LossConfig(clip_low=1e-7, clip_high=1e-7, kl_coef=0.1)
+    for dtype in (None, "bfloat16"):
+        update = UpdatePlan(problems=2, group_size=4, inner_epochs=2, dtype=dtype)
+        module = make_module(tiny_policy(), scorer=Reads(), update=update, loss=loss, reference=tiny_policy().model)
+        rows = fit(module, 1).rows
+        assert dtype is None or rows[1]["clip_ratio/region_mean"] == 0
+        assert module.experience is not None
+        seen.append((module.experience.rollouts.old_logprobs, module.experience.rollouts.ref_logprobs))
+    (read, used, read_half, used_half) = seen
+    torch.testing.assert_close(read_half, read, rtol=0, atol=0)
+    torch.testing.assert_close(used, read, rtol=0, atol=0)
+    assert all(not torch.equal(a, b) for a, b in zip(used_half, used, strict=True))
+
+
 def test_uniform_equals_gate_off_bit_for_bit() -> None:
     """Any scorer with the gate off is plain GRPO, and so is the uniform scorer through the gate: the same weights."""
     uniform, off = make_module(tiny_policy()), make_module(tiny_policy(), scorer=Random(), gate=BilevelGate(mode="off"))

@@ -16,7 +16,13 @@ from oar_lightning import ListedProblems, PretrainedPolicy, Settings, train
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.distributed.deepspeed_strategy import ZeroRedundancy
-from oar_lightning.training.precision import check_trained, check_update_dtype, float32_by_default, precision_of
+from oar_lightning.training.precision import (
+    check_trained,
+    check_update_dtype,
+    float32_by_default,
+    precision_of,
+    warn_of_slow_products,
+)
 from oar_lightning.training.slots import UpdatePlan
 
 
@@ -109,10 +115,10 @@ def test_an_update_has_no_dtype_beside_another_precision(precision: str) -> None
     with pytest.raises(
         ConfigError, match=rf"update\.dtype=bfloat16 .* trainer\.precision={precision} .* leave one of them out"
     ):
-        check_update_dtype(HALF, of(SingleDeviceStrategy, precision))
+        check_update_dtype(HALF, precision)
     with pytest.raises(ConfigError, match=r"update\.dtype=float32 "):
-        check_update_dtype(UpdatePlan(dtype="float32"), of(SingleDeviceStrategy, precision))
-    check_update_dtype(UpdatePlan(), of(SingleDeviceStrategy, precision))
+        check_update_dtype(UpdatePlan(dtype="float32"), precision)
+    check_update_dtype(UpdatePlan(), precision)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +133,7 @@ def test_a_processor_without_products_in_bfloat16_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), precision="32-true")
-    check_update_dtype(HALF, trainer)
+    warn_of_slow_products(HALF, torch.device(device))
     assert [
         message.startswith("update.dtype=bfloat16: this processor has no products of it") for message in caplog.messages
     ] == (told * [True])

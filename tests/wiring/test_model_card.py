@@ -50,8 +50,8 @@ def test_a_mixture_from_the_hub_and_a_warm_start(tmp_path: Path) -> None:
     hub = ["data=math", "data/train=mixture", "policy=hf", "policy.name=no-such/model", "data/prompt=chat"]
     found = facts(tmp_path, plain(composed("+experiment=grpo", *hub, "data/evaluation=[math500]")))
     assert [(d.hub_id, d.problems) for d in found.data] == [
-        ("openai/gsm8k", "0.5 of 256 drawn, 8 completions each"),
-        ("DigitalLearningGmbH/MATH-lighteval", "0.5 of 256 drawn, 8 completions each"),
+        ("openai/gsm8k", "256 drawn, 8 completions each; 0.5 of the draws"),
+        ("DigitalLearningGmbH/MATH-lighteval", "256 drawn, 8 completions each; 0.5 of the draws"),
         ("HuggingFaceH4/MATH-500", "not counted"),
     ]
     assert found.data[0].words == "openai/gsm8k, name main, split train"
@@ -65,11 +65,10 @@ def test_a_mixture_from_the_hub_and_a_warm_start(tmp_path: Path) -> None:
 def test_a_mixture_within_a_mixture_is_its_sources() -> None:
     hub, own = {"path": "openai/gsm8k"}, {"_target_": "oar_lightning.data.chain.task.ChainProblems"}
     inner = {"_target_": "oar_lightning.data.mixture.Mixture", "sources": {"a": hub, "b": own}, "weights": {"a": 3, "b": 1}}
-    assert list(unmixed({"sources": {"x": inner, "y": own}, "weights": {"x": 1.0, "y": 1.0}})) == [
-        (hub, 0.375),
-        (own, 0.125),
-        (own, 0.5),
-    ]
+    outer = inner | {"sources": {"x": inner, "y": own}, "weights": {"x": 1.0, "y": 1.0}}
+    assert list(unmixed(outer)) == [(hub, 0.375), (own, 0.125), (own, 0.5)]
+    for damaged in (outer | {"weights": {"x": 1.0}}, outer | {"weights": None}, hub):
+        assert list(unmixed(damaged)) == [(damaged, 1.0)]
 
 
 @pytest.mark.usefixtures("hydra_conf")

@@ -21,16 +21,16 @@ from oar_lightning.credit.scorers.oar_p.texts import Texts
 @checked("scorer", ONE_FILL)
 @dataclass(eq=False)
 class OarPApproximate(OarP):
-    """`coarse` estimates all scores; the rest of the budget pays for exact scores. A fraction of that rest
-    (`coarse.late_share`) goes to the latest tokens, where exact scores are cheapest and first-order estimates worst; what
-    remains goes to the largest estimates.
+    """`coarse` estimates scores; the rest of the budget pays for exact ones. A fraction of that rest (`coarse.late_share`) goes
+    to the latest tokens, where exact scores are cheapest and first-order estimates worst; they are not estimated. What remains
+    goes to the largest estimates.
 
     Each completion has its own budget, so its scores do not depend on its neighbours.
 
     Args:
         coarse: `Attribution` (first order; needs `can_share_prefixes` and plain attention) or `Spans`.
-        budget: cost of a completion's scores, in forward passes over its own text. It includes the coarse stage,
-            as if that estimated every token; it leaves out those that are scored exactly in any case.
+        budget: cost of a completion's scores, in forward passes over its own text. It includes the coarse stage, at what that
+            would cost for every token.
         The others are those of `OarP`.
     """
 

@@ -26,7 +26,7 @@ QUERIES = 64
 @checked("scorer.coarse")
 @dataclass(frozen=True)
 class Attribution:
-    """A coarse stage of approximate OAR-P: every token's score to first order.
+    """A coarse stage of approximate OAR-P: tokens' scores to first order.
 
     Args:
         directions: leading directions of the outcome's Fisher matrix, each of which costs a backward pass; a scalar outcome

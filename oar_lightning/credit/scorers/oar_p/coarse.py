@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
 @runtime_checkable
 class CoarseStage(Protocol):
-    """Estimates every score at a cost that grows with the length, not with its square.
+    """Estimates scores at a cost that grows with the length, not with its square.
 
     `late_share`: fraction of the budget for exact scores for the latest tokens; the rest is for the largest estimates.
     """
