@@ -38,7 +38,8 @@ def space_of(name: str, *arguments: str) -> SearchSpace:
 
 
 def test_these_are_the_sweeps() -> None:
-    assert " ".join(NAMES) == "families fill gate_mode methods noise oracle pareto precision probe smoke tau_beta tau_beta_grid"
+    names = "families fill gate_mode methods noise oracle pareto precision probe smoke tau_beta tau_beta_grid update_dtype"
+    assert " ".join(NAMES) == names
 
 
 @pytest.mark.parametrize("name", NAMES)
