@@ -21,6 +21,7 @@ from oar_lightning.policy.language_model import text_bounds
 from oar_lightning.policy.location import check_location
 from oar_lightning.policy.out_of_memory import REMEDIES
 from oar_lightning.training.method import check_method
+from oar_lightning.training.precision import check_update_dtype
 from oar_lightning.wiring.plan import read_job
 from oar_lightning.wiring.settings import build_method
 
@@ -33,6 +34,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float]:
     """
     config: PlanConfig = instantiate(cfg.plan)
     method = build_method(cfg)
+    check_update_dtype(method.update, cfg.trainer.get("precision"))
     job = read_job(cfg, config, method)
     if job.scorer.covers == "reasoning" and config.answer_tokens >= job.sampling.max_new_tokens:
         raise ConfigError(

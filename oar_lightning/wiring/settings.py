@@ -23,8 +23,6 @@ OF_SETTINGS = (
     "checkpoints",
 )
 OF_METHOD = ("advantage", "loss", "update", "rollout", "entropy")
-OPTIMIZES = ("train", "plan", "benchmark")
-"""Tasks to which it matters what the update computes in."""
 FIELDS = {"reward": "rewards", "rollout": "sampling"}
 """Keys of a config whose objects have another name."""
 
@@ -68,6 +66,8 @@ def build_settings(cfg: DictConfig) -> Settings:
     _check_classes(cfg, settings, OF_SETTINGS)
     _check_classes(cfg, settings.method, OF_METHOD)
     settings.check()
+    if cfg.task in ("train", "benchmark"):
+        check_update_dtype(settings.method.update, cfg.trainer.get("precision"))
     if cfg.task == "train":
         settings.check_rl()
     _check_trainer(cfg)
@@ -75,7 +75,7 @@ def build_settings(cfg: DictConfig) -> Settings:
 
 
 def build_method(cfg: DictConfig) -> Method:
-    method = Method(
+    return Method(
         scorer=as_scorer(instantiate(cfg.scorer)),
         gate=instantiate(cfg.gate),
         advantage=instantiate(cfg.advantage),
@@ -84,9 +84,6 @@ def build_method(cfg: DictConfig) -> Method:
         sampling=instantiate(cfg.rollout),
         entropy=instantiate(cfg.entropy),
     )
-    if cfg.task in OPTIMIZES:
-        check_update_dtype(method.update, cfg.trainer.get("precision"))
-    return method
 
 
 def _check_classes(cfg: DictConfig, owner: object, keys: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from oar_lightning.common.ranges import NonNegativeFloat, checked
 from oar_lightning.credit.scorers.oar_p.attribution import Attribution
 from oar_lightning.credit.scorers.oar_p.base import ONE_FILL
-from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, suffix_costs
+from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate, suffix_costs
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.exact import OarP
 from oar_lightning.credit.scorers.oar_p.texts import Texts
@@ -38,18 +38,19 @@ class OarPApproximate(OarP):
     budget: Annotated[NonNegativeFloat, "a number of forward passes"] = field(default=4.8, kw_only=True)
 
     def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
-        scores, spent, tokens, clean = self.coarse.estimate(counterfactuals, texts, lambda spent: self._late(texts, spent))
+        found = self.coarse.estimate(counterfactuals, texts, lambda spent: self._late(texts, spent))
+        scores, clean = found.scores, found.clean
         # estimates hold for what later tokens see of a token; the probe reads the states of these tokens themselves
         probed = texts.reasoning & clean.place.before_mask(texts.answer)
-        refined = self._affordable(texts, scores, spent) | probed
+        refined = self._affordable(texts, found) | probed
         exact, exact_tokens = counterfactuals.distances(clean, refined)
-        return scores.to(exact).masked_scatter(refined, exact)[texts.reasoning], tokens + exact_tokens
+        return scores.to(exact).masked_scatter(refined, exact)[texts.reasoning], found.tokens + exact_tokens
 
-    def _affordable(self, texts: Texts, scores: Float[Tensor, "N S"], spent: list[int]) -> Bool[Tensor, "N S"]:
+    def _affordable(self, texts: Texts, found: Estimate) -> Bool[Tensor, "N S"]:
         """The tokens of each text that the budget scores exactly."""
-        costs, late = suffix_costs(texts), self._late(texts, spent)
-        budget = self._rest(texts, spent) - (costs * late).sum(1)
-        values, order = scores.masked_fill(~texts.reasoning | late, -torch.inf).sort(dim=1, descending=True, stable=True)
+        costs, late = suffix_costs(texts), found.late
+        budget = self._rest(texts, found.costs) - (costs * late).sum(1)
+        values, order = found.scores.masked_fill(~texts.reasoning | late, -torch.inf).sort(dim=1, descending=True, stable=True)
         affordable = (costs[order].cumsum(1) <= budget[:, None]) & (values != -torch.inf)
         return late | torch.zeros_like(late).scatter(1, order, affordable)
 

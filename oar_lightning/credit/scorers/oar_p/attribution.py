@@ -52,10 +52,11 @@ class Attribution:
             begin = texts.reasoning.long().argmax(1)
             costs = (begin - texts.first) + (1 + backward) * (end - begin) + texts.reasoning.sum(1)
             costs += filling.passes * (end - texts.first)
-            wanted = texts.reasoning & ~late(costs.tolist())
+            spared = late(costs.tolist())
+            wanted = texts.reasoning & ~spared
             scores = torch.zeros(texts.reasoning.shape, dtype=clean.outcome.dtype, device=wanted.device)
             if not wanted.any():
-                return Estimate(scores, costs.tolist(), clean.tokens, clean.detach())
+                return Estimate(scores, costs.tolist(), spared, clean.tokens, clean.detach())
             outs = [record.out for record in records]
             gradients = [
                 torch.autograd.grad(readings[:, m].sum(), outs, retain_graph=m + 1 < readings.shape[1])
@@ -74,7 +75,7 @@ class Attribution:
         estimates = counterfactuals.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
         scores = scores.to(estimates).masked_scatter(wanted, estimates[valid])
         tokens = clean.tokens + backward * (clean.tokens - filling.tokens(texts)) + positions.numel()
-        return Estimate(scores, costs.tolist(), tokens, clean)
+        return Estimate(scores, costs.tolist(), spared, tokens, clean)
 
     def _replaced(self, counterfactuals: Counterfactuals, clean: Clean, positions: Int[Tensor, "n R"]) -> list[LayerRecord]:
         """The attention of fill tokens, each of which alone replaces one reasoning token."""

@@ -23,11 +23,12 @@ class Estimate(NamedTuple):
 
     ``costs``: tokens through the model for each text by itself, as if none were late; a backward pass to hidden states counts
     as one forward pass.
-    ``tokens``: padded tokens that the batch ran.
+    ``late``: the late tokens at these costs. ``tokens``: padded tokens that the batch ran.
     """
 
     scores: Float[Tensor, "N S"]
     costs: list[int]
+    late: Bool[Tensor, "N S"]
     tokens: int
     clean: Clean
 
@@ -63,14 +64,15 @@ class Spans:
         lengths = torch.tensor(texts.lengths(), device=starts.device)
         costs = suffix_costs(texts).expand_as(rank).masked_fill(~starts, 0).sum(1)
         costs += (1 + counterfactuals.fill.passes) * lengths
-        wanted = texts.reasoning & ~late(costs.tolist())
+        spared = late(costs.tolist())
+        wanted = texts.reasoning & ~spared
         starts &= wanted
         scores, tokens = torch.zeros(rank.shape, dtype=clean.outcome.dtype, device=rank.device), 0
         if starts.any():
             distances, tokens = counterfactuals.distances(clean, starts, span=self.size)
             span = starts.flatten().cumsum(0).view_as(rank) - 1  # index of each token's span among the distances
             scores = distances[span.clamp(min=0)].masked_fill(~wanted, 0.0)
-        return Estimate(scores, costs.tolist(), clean.tokens + tokens, clean)
+        return Estimate(scores, costs.tolist(), spared, clean.tokens + tokens, clean)
 
 
 def suffix_costs(texts: Texts) -> Int[Tensor, " S"]:

@@ -132,7 +132,8 @@ class EveryToken:
         return self.coarse.late_share
 
     def estimate(self, counterfactuals, texts, late):
-        return self.coarse.estimate(counterfactuals, texts, lambda _: torch.zeros_like(texts.reasoning))
+        estimate = self.coarse.estimate(counterfactuals, texts, lambda _: torch.zeros_like(texts.reasoning))
+        return estimate._replace(late=late(estimate.costs))
 
 
 @pytest.mark.parametrize("budget", [6.0, 10.0**6])
