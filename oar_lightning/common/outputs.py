@@ -76,12 +76,22 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the former text or the new text, also after a kill."""
+    """Write a file atomically: a reader sees the former text or the new text, also after a kill or without power."""
     # one temporary file a thread: the courier may write at the same time
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         temporary.write_text(text, encoding="utf-8")
+        flush(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def flush(path: Path) -> None:
+    """Have the system write a file, or the entries of a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

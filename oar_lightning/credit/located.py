@@ -71,7 +71,8 @@ def overlaps(spans: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]
         for start, stop in itertools.islice(apart, first, None):
             if start >= end:
                 break
-            parts.append(Part(max(start, begin), min(stop, end), start >= begin))
+            if (first_char := max(start, begin)) < (after := min(stop, end)):  # one of both may have no characters
+                parts.append(Part(first_char, after, start >= begin))
         yield parts
 
 

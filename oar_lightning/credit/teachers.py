@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from oar_lightning.common.ranges import PositiveInt, checked
@@ -91,10 +92,12 @@ class LaggedWeights:
         try:
             for name, weight in self.weights.items():
                 parameters[name].data = weight.to(own[name])
+            torch.clear_autocast_cache()  # which knows weights by their parameters
             yield
         finally:
             for name, weight in own.items():
                 parameters[name].data = weight
+            torch.clear_autocast_cache()
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.step, "weights": dict(self.weights)} if self.weights else {}

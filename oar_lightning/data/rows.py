@@ -184,14 +184,14 @@ def plain_value(value: Any, depth: int = 0) -> Any:
     """
     if depth > DEEPEST:
         raise TypeError(f"value within {DEEPEST} others")
+    if hasattr(value, "tolist"):  # of numpy, whose numbers and texts are Python's, too
+        value = value.tolist()
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Mapping):
         return {str(key): plain_value(part, depth + 1) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain_value(part, depth + 1) for part in value]
-    if hasattr(value, "tolist"):  # of numpy
-        return plain_value(value.tolist())
     if isinstance(value, date | time | timedelta | Decimal):
         return str(value)
     raise TypeError(type(value).__name__)

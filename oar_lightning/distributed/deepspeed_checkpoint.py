@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oar_lightning.common.outputs import flush
 from oar_lightning.common.scopes import environment
 
 SUMMARY = "summary.json"
@@ -90,7 +91,7 @@ def complete_folder(folder: Path, global_step: int, run_id: str | None, layout: 
     summary = FolderSummary(global_step, run_id, layout, files)
     (folder / SUMMARY).write_text(json.dumps(asdict(summary)))
     for path in [*_files(folder), folder / TAG, folder]:
-        _flush(path)
+        flush(path)
 
 
 def read_summary(folder: Path) -> FolderSummary:
@@ -153,11 +154,3 @@ def _check_part(path: Path) -> None:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -287,7 +287,7 @@ def _clip_metrics(
     bounds: tuple[Bound, Bound],
 ) -> dict[str, tuple[float, float]]:
     """Fraction of tokens whose ratio is clipped, in the directions in which clipping acts (names: TRL's; its one of CISPO is
-    `cispo_clip_ratio`)."""
+    `cispo_clip_ratio`, and like this one leaves out tokens with A < 0, whose ratio is capped, too)."""
     ratio = ratio.detach()
     if config.surrogate == "cispo":
         return {"clip_ratio/cispo_mean": _mean((ratio > config.ratio_cap) & (advantages > 0), mask)}

@@ -228,6 +228,10 @@ def explained_load_errors(name: str, key: str = "policy", attention: str = "sdpa
                 f"{key}.attention={attention}: cannot be used ({first_line(error)}); install what it needs, or set "
                 f"{key}.attention=sdpa"
             ) from error
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{key}.name={name}: holds code of its own, which runs only with {key}.trust_remote_code=true; read it before"
+            ) from error
         raise ValueError(
             f"{key}.name={name}: cannot be loaded ({first_line(error)}). Give a local folder in "
             f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"

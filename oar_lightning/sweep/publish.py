@@ -20,7 +20,7 @@ from oar_lightning.sweep.figures import draw_figures
 from oar_lightning.sweep.study import PUBLISH_LOCK, SweepStudy
 from oar_lightning.sweep.table import STATES, as_csv, as_json, results_table, times_table
 from oar_lightning.sweep.trial import read_run_id
-from oar_lightning.tracking.mlflow_client import connect
+from oar_lightning.tracking.mlflow_client import connect, experiment_id
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class Mlflow:
     differs.
 
     Raises:
-        ConfigError: where the tracking server cannot be reached when the sweep starts. Later it may be away: the next update,
-            or the next start of the sweep, publishes what is missing.
+        ConfigError: where the tracking server cannot be reached when the sweep starts, or its experiment was deleted. Later
+            the server may be away: the next update, or the next start of the sweep, publishes what is missing.
     """
 
     def __init__(self, store: Store, study: SweepStudy, tags: Mapping[str, str]) -> None:
@@ -67,7 +67,7 @@ class Mlflow:
             self.client = connect(store.tracking_uri)
             # processes that start at the same time must create only one experiment and one parent run
             with FileLock(study.storage.path.with_name(".mlflow.lock")):
-                self.experiment_id = self._experiment(store)
+                self.experiment_id = experiment_id(self.client, store.experiment, store.artifact_location)
                 self.parent_run_id: str = self._parent(study, tags)
         except MlflowException as error:
             raise ConfigError(
@@ -106,12 +106,6 @@ class Mlflow:
                     without_users(first_line(error)),
                     folder,
                 )
-
-    def _experiment(self, store: Store) -> str:
-        existing = self.client.get_experiment_by_name(store.experiment)
-        if existing is not None:
-            return str(existing.experiment_id)
-        return str(self.client.create_experiment(store.experiment, store.artifact_location))
 
     def _parent(self, study: SweepStudy, tags: Mapping[str, str]) -> str:
         existing = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")

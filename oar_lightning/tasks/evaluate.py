@@ -48,6 +48,9 @@ from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 
 log = logging.getLogger(__name__)
 
+MANY_CUT_OFF = 0.1
+"""The fraction of completions cut off at the token limit from which an evaluation warns of it."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -118,6 +121,15 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
     check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling, engine)
     tracker = Tracker(folder.path, logger, build_others(cfg, folder.path))
+
+    def begin() -> None:
+        # another process may have begun here, or gone on, and ended while the policy was loaded
+        if goes_on:
+            kept.update({name: kept_results(folder, name, problems) for name, problems in eval_sets.items()})
+        else:
+            folder.refuse_used()
+        tracker.start()
+
     job = Job(
         policy=policy,
         fingerprint=fingerprint,
@@ -131,7 +143,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         folder=folder,
         goes_on=goes_on,
         tracker=tracker,
-        lock=claim_and(folder.path, tracker.start),
+        lock=claim_and(folder.path, begin),
     )
     return lambda: run(cfg, job)
 
@@ -149,22 +161,23 @@ def run(cfg: DictConfig, job: Job) -> float:
 def evaluate_sets(cfg: DictConfig, job: Job) -> dict[str, dict[str, float]]:
     """Evaluation set -> its metrics."""
     tracker = job.tracker
-    if job.goes_on:
-        log.info("continuing %s", job.folder.path)
-        tracker.reopen(step=-1)  # the metrics of every set are logged anew
-    job.folder.start(plain(cfg), job.fingerprint, tracker.run_id)  # first: from here on it goes on where it is killed
-    note_run(tracker)
-    tracker.describe(run_parameters(cfg), run_tags(cfg))
-    tracker.write_datasets(datasets(cfg, None, job.eval_sets))
-    tracker.write_text("config.yaml", logged(cfg))
-    log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}
     with tracker.closing():
+        if job.goes_on:
+            log.info("continuing %s", job.folder.path)
+            tracker.reopen(step=-1)  # the metrics of every set are logged anew
+        job.folder.start(plain(cfg), job.fingerprint, tracker.run_id)  # first: from here on it goes on where it is killed
+        note_run(tracker)
+        tracker.describe(run_parameters(cfg), run_tags(cfg))
+        tracker.write_datasets(datasets(cfg, None, job.eval_sets))
+        tracker.write_text("config.yaml", logged(cfg))
+        log.info("run folder: %s", job.folder.path)
         try:
             for name in job.eval_sets:
                 results = evaluate_set(job, name)
                 metrics[name] = evaluation_metrics(results)
                 log_set(tracker, name, results, metrics[name])
+                warn_of_cut_off(name, metrics[name]["truncated"], job.sampling.max_new_tokens)
         except (KeyboardInterrupt, SystemExit) as stop:
             log.warning("stopped in evaluation set %s; to go on, repeat the command with resume=true", name)
             sys.exit(stop.code if isinstance(stop, SystemExit) else 130)
@@ -211,6 +224,17 @@ def log_set(tracker: Tracker, name: str, results: list[ProblemResult], metrics: 
     keys = [key for key in metrics if not key.endswith(("_low", "_high"))]
     ends = {end: [metrics.get(f"{key}_{end}") for key in keys] for end in ("low", "high")}
     tracker.write_table(f"metrics/{name}.json", {"metric": keys, "value": [metrics[key] for key in keys], **ends})
+
+
+def warn_of_cut_off(name: str, truncated: float, max_new_tokens: int) -> None:
+    if truncated >= MANY_CUT_OFF:
+        log.warning(
+            "%s: %.0f %% of the completions were cut off at rollout.max_new_tokens=%d, and the accuracy is of what they had "
+            "said by then; with a higher limit it may be another",
+            name,
+            100 * truncated,
+            max_new_tokens,
+        )
 
 
 def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -> None:

@@ -22,7 +22,7 @@ from mlflow.exceptions import MlflowException
 from oar_lightning.tracking.batches import MAX_METRICS, batches, divided
 from oar_lightning.tracking.headline import headline
 from oar_lightning.tracking.journal import JOURNAL, Record, State, keep_aside, put_aside, read_records, undelivered
-from oar_lightning.tracking.mlflow_client import connect
+from oar_lightning.tracking.mlflow_client import connect, experiment_id
 
 log = logging.getLogger(__name__)
 
@@ -165,21 +165,11 @@ class Delivery:
         run, client = self.run, self.client
         if run["run_id"] is not None:
             return str(run["run_id"])
-        experiment = self._experiment_id(run["experiment"], run["artifact_location"])
+        experiment = experiment_id(client, run["experiment"], run["artifact_location"])
         existing = client.search_runs([experiment], f"tags.{JOURNAL_TAG} = '{run['tags'][JOURNAL_TAG]}'", ViewType.ALL)
         if existing:
             return str(existing[0].info.run_id)
         return str(client.create_run(experiment, run["time"], run["tags"], run["run_name"]).info.run_id)
-
-    def _experiment_id(self, name: str, artifact_location: str | None) -> str:
-        if experiment := self.client.get_experiment_by_name(name):
-            return str(experiment.experiment_id)
-        try:
-            return str(self.client.create_experiment(name, artifact_location))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # made by another process in between
-                raise
-            return str(self.client.get_experiment_by_name(name).experiment_id)
 
     def _deliver_or_refuse(self, run_id: str, records: list[Record]) -> None:
         """Deliver a batch. A record that MLflow will never accept goes to ``refused.jsonl`` and does not block the rest."""

@@ -6,7 +6,10 @@ import contextlib
 import os
 
 from mlflow import MlflowClient
+from mlflow.entities import LifecycleStage
+from mlflow.exceptions import MlflowException
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.paths import local_database
 
@@ -34,3 +37,25 @@ def connect(tracking_uri: str) -> MlflowClient:
         client = MlflowClient(tracking_uri)  # creates the tables
         client.search_experiments(max_results=1)  # fails where a server does not answer
     return client
+
+
+def experiment_id(client: MlflowClient, name: str, artifact_location: str | None) -> str:
+    """The id of an experiment, which is made where there is none.
+
+    Raises:
+        ConfigError: where it was deleted. MLflow keeps its name.
+    """
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            return str(client.create_experiment(name, artifact_location))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # made by another process in between
+                raise
+            experiment = client.get_experiment_by_name(name)
+    if experiment.lifecycle_stage == LifecycleStage.DELETED:
+        raise ConfigError(
+            f"logger.experiment_name={name}: this experiment of MLflow was deleted; restore it by "
+            f"`mlflow experiments restore -x {experiment.experiment_id}` (it reads MLFLOW_TRACKING_URI), or give another name"
+        )
+    return str(experiment.experiment_id)

@@ -57,7 +57,7 @@ class Experience:
             return value.cpu() if isinstance(value, Tensor) else value
 
         rollouts = {f.name: on_cpu(getattr(self.rollouts, f.name)) for f in dataclasses.fields(Rollouts)}
-        plain = {id(p): {**vars(p), "extra": _plain(p.extra)} for p in self.rollouts.problems}  # once a problem, not a row
+        plain = {id(p): _plain_problem(p) for p in self.rollouts.problems}  # once a problem, not a row
         rollouts["problems"] = [plain[id(p)] for p in self.rollouts.problems]
         credit = {f.name: on_cpu(getattr(self.credit, f.name)) for f in dataclasses.fields(Credit)}
         return {"rollouts": rollouts, "credit": credit}
@@ -70,6 +70,11 @@ class Experience:
         rollouts = moved(state["rollouts"])
         rollouts["problems"] = tuple(MathProblem(**p) for p in rollouts["problems"])
         return cls(Rollouts(**rollouts), Credit(**moved(state["credit"])))
+
+
+def _plain_problem(problem: MathProblem) -> dict[str, Any]:
+    """Its fields in a form that a checkpoint may hold: those of an own source may be of numpy."""
+    return {name: _plain(value) if name == "extra" else plain_value(value) for name, value in vars(problem).items()}
 
 
 def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:

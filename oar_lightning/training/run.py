@@ -90,7 +90,7 @@ class Run:
         try:
             self.trainer.fit(self.module, self.datamodule, ckpt_path=ckpt_path, weights_only=True)
         except SystemExit as end:
-            if not self.trainer.interrupted:
+            if not isinstance(end.__context__, KeyboardInterrupt):  # SIGTERM, or an own class that ends the process
                 raise
             signal.signal(signal.SIGINT, handler)  # Lightning has it ignored
             raise KeyboardInterrupt("interrupted before the end of a step") from end

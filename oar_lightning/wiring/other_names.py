@@ -91,7 +91,7 @@ OTHER_NAMES = (
     OtherName("data.train_batch_size", "update.problems", "of all ranks"),
     OtherName("data.max_prompt_length", "data.max_prompt_tokens"),
     OtherName("data.max_response_length", "rollout.max_new_tokens"),
-    OtherName("data.train_files", "data=files data.train.paths"),
+    OtherName("data.train_files", "data=files data.train.paths", "its columns: data.train.question_column=prompt.0.content"),
     OtherName("algorithm.adv_estimator", "+experiment"),
     OtherName("algorithm.norm_adv_by_std_in_grpo", "advantage.scale", "false is none"),
     OtherName("trainer.total_training_steps", "trainer.max_steps"),

@@ -49,8 +49,12 @@ class Start:
     job_dir: Path | None = None
 
     def check_unchanged(self) -> None:
-        """Raises ConfigError: where another process, which has ended by now, has saved a step since the checkpoint was read."""
-        if self.saved is not None and not self.changes and self.saved.stamp != stamp_of(self.saved.checkpoint):
+        """Raises ConfigError: where another process, which has ended by now, has saved a step since the checkpoint was read, or
+        has made its run in the folder of this new one."""
+        if self.saved is None or self.changes:
+            if not self.complete:
+                _refuse_used(self.run_dir)
+        elif self.saved.stamp != stamp_of(self.saved.checkpoint):
             raise ConfigError(
                 f"{self.saved.checkpoint} was replaced while it was read, by a process that has ended since; repeat the command"
             )

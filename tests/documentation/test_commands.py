@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
 from support.composing import checked, composed_whole, settings
 from support.pages import DOCS, PAGES, ROOT, commands, name_of, read
 from support.toy import rollouts_of
@@ -77,9 +78,13 @@ def compose_a_sweep(overrides: list[str]) -> None:
 
 
 def first_choice(override: str) -> str:
-    """`seed=0,1,2` -> `seed=0`."""
+    """`seed=0,1,2` -> `seed=0`, `gate.tau=interval(0.2,0.6)` -> `gate.tau=0.2`."""
     parsed = OverridesParser.create().parse_override(override)
-    return f"{parsed.get_key_element()}={next(parsed.sweep_string_iterator())}" if parsed.is_sweep_override() else override
+    if not parsed.is_sweep_override():
+        return override
+    value = parsed.value()
+    first = value.start if isinstance(value, IntervalSweep) else next(parsed.sweep_string_iterator())
+    return f"{parsed.get_key_element()}={first}"
 
 
 def test_there_are_commands_of_every_kind() -> None:

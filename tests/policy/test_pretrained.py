@@ -127,7 +127,7 @@ def test_a_repositorys_own_code_is_not_run_unless_asked(folder: Path, tmp_path: 
     config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
-    with pytest.raises(ValueError, match=r"policy\.name"):
+    with pytest.raises(ValueError, match=r"policy\.name=.*code of its own, .*policy\.trust_remote_code=true"):
         PretrainedPolicy(str(tmp_path)).load()
     assert not (tmp_path / "ran").exists()
 

@@ -261,3 +261,28 @@ def test_every_engine_is_evaluated_with_as_the_config_says(
     assert len(greedy[0]) == 3
     with pytest.raises(ConfigError, match=r"resume=true: .*engine\._target_='oar_lightning\.rollout\.AutoEngineConfig'"):
         prepared(*overrides, "resume=true")
+
+
+def test_it_warns_where_many_completions_are_cut_off(prepared: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+    """With the limit of the built-in task its policy ends its completions itself."""
+    prepared(*QUIET, "name=whole")()
+    assert "cut off" not in caplog.text
+    prepared(*QUIET, "name=cut", "rollout.max_new_tokens=4")()
+    assert "chain: 100 % of the completions were cut off at rollout.max_new_tokens=4" in caplog.text
+
+
+def test_results_that_came_while_the_policy_was_loaded_are_not_added_to(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process, which has ended since."""
+    original = task.load_policy
+
+    def slowly(*args: Any) -> Any:
+        (run_folder(tmp_path) / "results").mkdir(parents=True)
+        kept(tmp_path).write_text("another's")
+        return original(*args)
+
+    monkeypatch.setattr(task, "load_policy", slowly)
+    with pytest.raises(ConfigError, match="holds the results of an evaluation"):
+        prepared(*QUIET)
+    assert kept(tmp_path).read_text() == "another's"

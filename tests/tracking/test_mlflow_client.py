@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from oar_lightning.tracking.mlflow_client import connect
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.tracking.mlflow_client import connect, experiment_id
 
 CONNECT = """
 import sys
@@ -65,3 +66,14 @@ def test_a_store_that_can_only_be_read_is_read(store: str) -> None:
             with pytest.raises(PermissionError):
                 connect(f"sqlite:///{database.parent}/other.db")
         database.parent.chmod(0o755)
+
+
+def test_an_experiment_is_made_once_and_refused_where_it_was_deleted(tmp_path: Path) -> None:
+    client = connect(f"sqlite:///{tmp_path}/mlflow.db")
+    made = experiment_id(client, "mine", str(tmp_path / "artifacts"))
+    assert experiment_id(client, "mine", None) == made
+    client.delete_experiment(made)
+    with pytest.raises(ConfigError, match=rf"logger\.experiment_name=mine: .*restore -x {made}.*another name"):
+        experiment_id(client, "mine", None)
+    client.restore_experiment(made)
+    assert experiment_id(client, "mine", None) == made

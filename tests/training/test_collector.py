@@ -24,6 +24,7 @@ from oar_lightning.training.callbacks import GracefulStop, LastCheckpoint, Rando
 from oar_lightning.training.collector import ExperienceCollector
 from oar_lightning.training.forward import completion_logprobs
 from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.precision import update_precision
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import MathProblem
 
@@ -83,6 +84,25 @@ def test_the_second_stage_begins_in_the_course_of_a_run_and_resumes_bit_for_bit(
     assert all(torch.equal(a, b) for a, b in zip(weights(module).values(), weights(same).values(), strict=True))
     assert all(torch.equal(same.collector.later_reference.weights[name], value) for name, value in reference.items())
     assert 0 < rows[3]["credit/explore_frac"] < 1
+
+
+def test_the_later_reference_is_read_with_its_own_weights_beside_an_update_in_bfloat16() -> None:
+    """Autocast keeps casts by their parameters, which the reference has in common with the policy."""
+    module = two_stages()
+    collector = module.collector
+    collector.method = dataclasses.replace(module.method, update=dataclasses.replace(PLAN, dtype="bfloat16"))
+    collector.collect(PROBLEMS, 2, 0.5)
+    rng = torch.Generator().manual_seed(0)
+    for name, parameter in collector.model.named_parameters():
+        if parameter.ndim == 2 and "embed" not in name:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=rng)
+    rollouts = collector.collect(PROBLEMS, 3, 0.7).experience.rollouts
+    with collector.later_reference.inside(collector.model), update_precision(collector.method.update, torch.device("cpu")):
+        expected = collector.detached_logprobs(collector.model, rollouts)
+    assert rollouts.ref_logprobs is not None
+    assert rollouts.old_logprobs is not None
+    assert torch.allclose(rollouts.ref_logprobs, expected, atol=1e-3)
+    assert float((rollouts.old_logprobs - expected).abs().max()) > 0.05
 
 
 def test_a_longer_run_returns_to_the_first_stage() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,32 @@ def test_an_interrupt_that_waits_for_no_step_is_one_all_the_same(interrupts: L.C
     with pytest.raises(KeyboardInterrupt, match="interrupted before the end of a step"):
         train(SMALL, 50, tmp_path, callbacks=[interrupts], enable_progress_bar=False)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+class EndedWithItsSweep(L.Callback):
+    """SIGTERM reaches all processes, and then the sweep sends SIGINT to its trial."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_trial_that_is_ended_with_its_sweep_finishes_its_step(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 1 of 50"):
+        train(SMALL, 50, tmp_path, callbacks=[EndedWithItsSweep()], enable_progress_bar=False)
+    assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+
+
+class ExitsLoading(L.Callback):
+    def on_fit_start(self, *_: Any) -> None:
+        sys.exit(143)
+
+
+def test_an_exit_while_loading_keeps_its_code(tmp_path: Path) -> None:
+    """As on SIGTERM, which is no Ctrl-C."""
+    with pytest.raises(SystemExit) as caught:
+        train(SMALL, 50, tmp_path, callbacks=[ExitsLoading()], enable_progress_bar=False)
+    assert caught.value.code == 143
 
 
 class Remembers(L.pytorch.loggers.Logger):

@@ -151,6 +151,16 @@ def test_a_checkpoint_that_was_replaced_while_it_was_read_is_not_gone_on_with(tm
     dataclasses.replace(start, changes=(Change("gate.tau", 0.1, 0.2),)).check_unchanged()
 
 
+def test_a_folder_that_another_run_was_made_in_meanwhile_is_refused(tmp_path: Path) -> None:
+    start = Start(tmp_path)
+    start.check_unchanged()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").write_text("another's")
+    for new in (start, Start(tmp_path, Saved(tmp_path / "elsewhere.ckpt", 1, None), (Change("gate.tau", 0.1, 0.2),))):
+        with pytest.raises(ConfigError, match=r"holds a run .*a new one would overwrite it"):
+            new.check_unchanged()
+
+
 def test_tags_name_the_parent_where_there_is_one() -> None:
     saved = Saved(Path("run/checkpoints/last.ckpt"), 7, None)
     fork = Start(Path("new"), saved, (Change("gate.tau", 0.1, 0.2),))

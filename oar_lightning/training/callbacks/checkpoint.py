@@ -18,6 +18,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from oar_lightning.common.outputs import flush
 from oar_lightning.common.scopes import replaced
 from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
 from oar_lightning.distributed.ranks import all_gather, rank
@@ -45,6 +46,7 @@ class CheckpointFile(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         torch.save(checkpoint, path)
+        flush(Path(path))  # a rename that reaches the disk before its content would leave an empty file without power
 
 
 class RandomState(L.Callback):

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class GracefulStop(L.Callback):
-    """Ends training after the current optimizer step on SIGINT or SIGTERM; a second SIGINT interrupts at once.
+    """Ends training after the current optimizer step on SIGINT or SIGTERM; a second SIGINT interrupts at once, the first after
+    another signal does not: a sweep that was ended sends it to a trial that may have been ended, too.
 
     Under Slurm SIGUSR1 counts too, which it can send before a job's time is over. `received` is the signal that ended
     training, or None.
@@ -38,7 +39,7 @@ class GracefulStop(L.Callback):
             log.warning("SIGUSR1 has come while the run was loading: it takes a step, then saves a checkpoint")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and number == signal.SIGINT:
+        if number == self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
         log.warning("%s: finishing this step, then saving a checkpoint", signal.Signals(number).name)

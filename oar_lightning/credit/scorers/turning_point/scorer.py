@@ -177,10 +177,11 @@ class TurningPoint(Scorer):
     ) -> dict[int, Search]:
         """By rows of the groups: the searches of completions that came to another reward than the greedy one, at their end."""
         rewards, advantages = rollouts.rewards.tolist(), group_advantages_of(rollouts).tolist()
-        starts = rollouts.response_mask.long().argmax(1).tolist()
+        starts, has_tokens = rollouts.response_mask.long().argmax(1).tolist(), rollouts.response_mask.any(1).tolist()
         # most greedy completions are right: wrong ones are searched before that is known, which saves a round
         middles = {row: places for row, places in self._middles(searches).items() if advantages[row] < 0}
-        prompts = [Prefix(group[0], starts[group[0]]) for group in groups]
+        firsts = [next(filter(has_tokens.__getitem__, group), group[0]) for group in groups]
+        prompts = [Prefix(row, starts[row]) for row in firsts]
         first = values([*prompts, *_before(middles, searches)])
         of_prompt = {row: value for group, value in zip(groups, first, strict=False) for row in group}
         searches = {row: s for row, s in searches.items() if abs(of_prompt[row] - rewards[row]) >= self.least}

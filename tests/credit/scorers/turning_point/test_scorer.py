@@ -59,6 +59,17 @@ def test_rounds_bound_the_continuations_of_a_completion_and_prompts_are_continue
         assert scorer.metrics["forward_equivalents"] == (10 * continued + read) / read
 
 
+def test_a_completion_without_tokens_does_not_tell_the_value_of_its_prompt() -> None:
+    """As a recorded one may be; the prompt ends where another one begins."""
+    greedy = Greedy(spoiling(1, 4, 4, 2))
+    rollouts = drawn(greedy, seed=1)
+    full = torch.arange(4) > 0
+    masks = {name: getattr(rollouts, name) & full[:, None] for name in ("response_mask", "reasoning_mask", "answer_mask")}
+    rollouts = dataclasses.replace(rollouts, **masks)
+    made(greedy, rounds=1)(gpt2(), rollouts)
+    assert greedy.asked[0][0] == (1, rollouts.token_ids.shape[1] - LENGTH)
+
+
 def test_without_rounds_it_is_the_largest_gap() -> None:
     greedy = Greedy(spoiling(0, 4, 4, 2))
     rollouts, model = drawn(greedy), gpt2()
