@@ -94,9 +94,9 @@ class DurableMLFlowLogger(Logger):
                 self._journal.close()
                 if is_new:
                     shutil.rmtree(self.folder)  # else task=sync would create a run that never started
-                before = str(self._delivery.run["tracking_uri"])
                 if isinstance(error, ConfigError):
                     raise
+                before = str(self._delivery.run["tracking_uri"])
                 recorded = None if before == self.config.absolute_uri else before
                 raise ConfigError(unreachable(self.config.tracking_uri, error, recorded)) from error
         self._courier = Courier(self._delivery, self.config.deliver_every_s)
