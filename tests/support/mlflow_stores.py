@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mlflow import MlflowClient
 from support.ports import free_port
 from werkzeug.serving import BaseWSGIServer, make_server
+
+WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +43,9 @@ def store(empty_store: Callable[[Path], str], tmp_path: Path) -> str:
 
 
 class HttpStore:
-    """MLflow's own server over a SQLite store, in a thread of the tests' process."""
+    """MLflow's own server over a SQLite store, in a thread of the tests' process, at a port of its own."""
 
-    def __init__(self) -> None:
-        from mlflow.server import app
-
+    def __init__(self, app: WSGIApp) -> None:
         self.app = app
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
@@ -79,7 +79,8 @@ class HttpStore:
 
 
 @pytest.fixture(scope="session")
-def http_app_store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> HttpStore:
+def mlflow_app(template: Path, tmp_path_factory: pytest.TempPathFactory) -> WSGIApp:
+    """What `mlflow server` serves: one of the session, since it takes its store from the environment, once."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(template, folder / "mlflow.db")
     # what `mlflow server` hands to its workers
@@ -87,11 +88,20 @@ def http_app_store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = "mlflow-artifacts:/"
     os.environ["_MLFLOW_SERVER_ARTIFACT_DESTINATION"] = str(folder / "artifacts")
     os.environ["_MLFLOW_SERVER_SERVE_ARTIFACTS"] = "true"
-    return HttpStore()
+    from mlflow.server import app
+
+    return cast(WSGIApp, app)
 
 
 @pytest.fixture
-def server(http_app_store: HttpStore):
-    http_app_store.start()
-    yield http_app_store
-    http_app_store.stop()
+def stopped_server(mlflow_app: WSGIApp) -> Iterator[HttpStore]:
+    """One that nobody has started yet."""
+    store = HttpStore(mlflow_app)
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+def server(stopped_server: HttpStore) -> HttpStore:
+    stopped_server.start()
+    return stopped_server

@@ -128,22 +128,19 @@ def test_a_trainer_starts_while_the_server_is_away(tmp_path: Path) -> None:
         logger.close("FINISHED")
 
 
-def test_offline_start_makes_the_run_when_the_server_comes(http_app_store: HttpStore, tmp_path: Path) -> None:
-    with logging_to(http_app_store.address, tmp_path, offline_start=True, max_stall_s=0.3) as tracker:
+def test_offline_start_makes_the_run_when_the_server_comes(stopped_server: HttpStore, tmp_path: Path) -> None:
+    with logging_to(stopped_server.address, tmp_path, offline_start=True, max_stall_s=0.3) as tracker:
         assert tracker.run_id is None
         tracker.write_metrics({"reward": 1.0}, 1)
-    http_app_store.start()
-    try:
-        with logging_to(http_app_store.address, tmp_path, resume=True) as again:
-            again.reopen(1)
-            again.write_metrics({"reward": 2.0}, 2)
-            run_id = again.run_id
-        client = MlflowClient(http_app_store.address)
-        assert points(client, run_id) == written(tmp_path)
-        first = next(read_records(tmp_path / "tracking" / "journal.jsonl"))[0]
-        assert client.get_run(run_id).info.start_time == first["time"]
-    finally:
-        http_app_store.stop()
+    stopped_server.start()
+    with logging_to(stopped_server.address, tmp_path, resume=True) as again:
+        again.reopen(1)
+        again.write_metrics({"reward": 2.0}, 2)
+        run_id = again.run_id
+    client = MlflowClient(stopped_server.address)
+    assert points(client, run_id) == written(tmp_path)
+    first = next(read_records(tmp_path / "tracking" / "journal.jsonl"))[0]
+    assert client.get_run(run_id).info.start_time == first["time"]
 
 
 def test_a_resumed_run_is_the_same_run_and_readers_see_each_step_once(store: str, tmp_path: Path) -> None:
