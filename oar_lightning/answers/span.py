@@ -125,8 +125,14 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
 
 def refuse_solution(stated: str, where: str, remedy: str) -> None:
     """Raises: ValueError: for a worked solution in the place of a gold answer, with what to do."""
-    if ("\n" in stated or "####" in stated) and (final := gold_answer(stated)):
+    span = find_answer(stated)
+    if span and ("\n" in stated or not _ALONE.fullmatch(stated, 0, span.start)):
+        final = stated[span.start : span.end]
         raise ValueError(f"{where} holds a worked solution, which ends with {final!r}, and no answer alone; {remedy}")
+
+
+_ALONE = re.compile(r"[\s$]*(?:(?:the +)?(?:final +)?answer(?: +is|:))?[\s:$(\[\\]*(?:boxed[\s{]*)?", re.IGNORECASE)
+"""What may stand before a gold answer: the verifier reads past it, and past no other words."""
 
 
 def _stated_after(

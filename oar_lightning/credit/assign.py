@@ -18,7 +18,8 @@ from oar_lightning.types import Credit, Rollouts
 def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, everything: bool = False) -> Credit:
     """Token advantages of rollouts with their group advantages. All ranks have to call it.
 
-    Groups without a signal are not scored, unless scorer or gate read them, or `everything` is asked for.
+    Groups without a signal are not scored, unless scorer or gate read them, or `everything` is asked for. Gates that add to
+    advantages then give them some, which no update has: see `as_taught`.
     """
     region = region_mask(rollouts, gate.region)
     scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
@@ -38,6 +39,19 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
         return credit
     kept = rollouts.response_mask if credit.loss_mask is None else credit.loss_mask
     return dataclasses.replace(credit, loss_mask=kept & ~left_out)
+
+
+def as_taught(credit: Credit, rollouts: Rollouts, taught: Int[Tensor, " n"]) -> Credit:
+    """The credit of completions that were all scored, as an update has it: those that are not `taught` (see `rows_to_score`)
+    have advantage 0 and all of their tokens in the loss, whatever the gate makes of their scores."""
+    quiet = torch.ones(len(rollouts), 1, dtype=torch.bool, device=credit.advantages.device)
+    quiet[taught] = False
+    mask = credit.loss_mask
+    return dataclasses.replace(
+        credit,
+        advantages=credit.advantages.masked_fill(quiet, 0.0),
+        loss_mask=None if mask is None else torch.where(quiet, rollouts.response_mask, mask),
+    )
 
 
 def rows_to_score(rollouts: Rollouts, scorer: Scorer, gate: Gate, everything: bool = False) -> Int[Tensor, " n"]:

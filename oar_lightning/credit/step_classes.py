@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.credit.assign import as_taught
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.policy.token_budget import unset_budget
 from oar_lightning.types import Credit, Rollouts
@@ -17,16 +18,13 @@ from oar_lightning.types import Credit, Rollouts
 def with_exploring_steps(model: Any, rollouts: Rollouts, credit: Credit, taught: Int[Tensor, " n"]) -> Credit:
     """The credit with an entropy factor of 1 for tokens of steps that explore, and of 0 for others.
 
-    credit: of all completions. Those that are not `taught`, which without an entropy term would not be scored, keep advantage
-    0, whatever the gate makes of their scores.
+    credit: of all completions. Those that are not `taught` would not be scored without an entropy term, and have no advantage.
     """
     mask = rollouts.reasoning_mask
     entropy = predictions(model, rollouts, mask, unset_budget("entropy.steps")).entropy
     explores = exploring(credit.importance, entropy, mask, rollouts.group_size)
-    quiet = torch.ones(len(mask), 1, dtype=torch.bool, device=mask.device)
-    quiet[taught] = False
-    advantages = credit.advantages.masked_fill(quiet, 0.0)
-    return dataclasses.replace(credit, advantages=advantages, entropy_factor=explores.to(advantages.dtype))
+    credit = as_taught(credit, rollouts, taught)
+    return dataclasses.replace(credit, entropy_factor=explores.to(credit.advantages.dtype))
 
 
 def exploring(

@@ -38,7 +38,8 @@ class HubProblems:
     longest read so far, and are reported when a read ends.
 
     Raises:
-        ValueError: when first read, where the dataset cannot be reached, lacks a column, or has no usable row.
+        ValueError: for a revision of a folder; when first read, where the dataset cannot be reached, lacks a column, or has
+            no usable row.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class HubProblems:
         extra_columns: str | Sequence[str] | None = None,
     ) -> None:
         self.path = str(Path(path).expanduser()) if path.startswith("~") else path
+        if revision is not None and self._local():
+            raise ValueError(f"revision={revision}: path={path} is a folder, and revisions are the hub's; leave revision out")
         self.name = name
         self.split = split
         self.revision = revision

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from oar_lightning.credit.assign import assign_credit
-from oar_lightning.credit.component import Tools
+from oar_lightning.credit.component import Tools, group_advantages_of
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.probes import ProbeSchedule
@@ -133,6 +133,8 @@ def _score(estimator: Estimator, model: Any, studied: Studied, rows: list[int]) 
         if credit.loss_mask is not None:
             kept[part_rows, columns] &= credit.loss_mask
         work += scorer.metrics.get("forward_equivalents", math.nan) * int(part.attention_mask.sum())
+    if silent := _silent(estimator, studied, rows):
+        advantages[silent], kept[silent] = 0.0, rollouts.response_mask[silent]
     return Estimate(
         name=estimator.name,
         scores=scores,
@@ -143,6 +145,15 @@ def _score(estimator: Estimator, model: Any, studied: Studied, rows: list[int]) 
         loss_mask=kept if estimator.gate.masks_loss or scorer.masks_loss else None,
         control=estimator.control,
     )
+
+
+def _silent(estimator: Estimator, studied: Studied, rows: list[int]) -> list[int]:
+    """The rows that have no token advantage in training either: of problems none of whose completions has an advantage, but
+    where scorer or gate read these, too."""
+    if estimator.scorer.reads_all_rows or estimator.gate.reads_all_rows:
+        return []
+    heard = {problem for problem, a in zip(studied.problem, group_advantages_of(studied.rollouts).tolist(), strict=True) if a}
+    return [row for row in rows if studied.problem[row] not in heard]
 
 
 def _parts(estimator: Estimator, studied: Studied, rows: list[int]) -> Iterator[tuple[Tensor, Rollouts]]:

@@ -22,6 +22,10 @@ def check_location(name: str, revision: str | None = None, tokenizer: bool = Tru
     """
     path = Path(name).expanduser()
     if path.is_dir():
+        if revision is not None:
+            raise ValueError(
+                f"{key}.revision={revision}: {key}.name={name} is a folder, and revisions are the hub's; leave {key}.revision out"
+            )
         _check_folder(path, name, tokenizer, key)
     elif path.exists():
         raise ValueError(f"{key}.name={name} is a file; give the folder of a model in Hugging Face format")

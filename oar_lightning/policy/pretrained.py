@@ -113,8 +113,17 @@ class PretrainedPolicy:
     """Of the config; messages name it."""
 
     def location(self) -> str:
-        """The argument of `from_pretrained`: the package's own folder for a built-in name, else the name itself."""
+        """The argument of `from_pretrained`: the package's own folder for a built-in name, else the name itself.
+
+        Raises:
+            ValueError: for a built-in name that is a model's folder here, too.
+        """
         if self.name in BUILT_IN:
+            if (Path(self.name) / "config.json").is_file():
+                raise ValueError(
+                    f"{self.key}.name={self.name} is a policy of the package and a folder here; write "
+                    f"{self.key}.name=./{self.name} for the folder, or give the folder another name"
+                )
             return str(importlib.resources.files("oar_lightning") / "assets" / self.name)
         folder = Path(self.name).expanduser()
         return str(folder) if folder.is_dir() else self.name

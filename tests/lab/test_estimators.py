@@ -12,6 +12,7 @@ import torch
 from support.relays import END, NAMES, relaying_policy, relays
 from support.toy import tools
 
+from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.component import group_advantages_of
 from oar_lightning.credit.freedom import FREE_BELOW
 from oar_lightning.credit.gates import BilevelGate, SelectGate, SignedGate
@@ -206,6 +207,37 @@ def test_problems_are_scored_apart_where_they_are_read_together(direct: tuple[St
     assert [(n, size) for n, size, _ in seen] == [(3, 3)] * 8
     assert [a for _, _, part in seen for a in part] == group_advantages_of(lab.rollouts).tolist()
     assert found.scores[:, DECISION].tolist() == [1 + row // 3 for row in range(24)]
+
+
+@pytest.mark.parametrize("reads_groups", [True, False])
+@pytest.mark.parametrize("combine", ["add", "replace"])
+def test_problems_of_equal_rewards_have_token_advantages_where_training_gives_them_some(
+    combine: Any, reads_groups: bool, direct: tuple[Studied, Any]
+) -> None:
+    """Held against `assign_credit` on each problem's completions, as training calls it."""
+    lab, model = direct
+    advantages = torch.tensor([0.0] * 6 + [1.0, 0.0, -1.0] * 6)  # one of the middle has the mean reward, and its group has not
+    rollouts = dataclasses.replace(lab.rollouts, advantages=advantages)
+    lab = dataclasses.replace(lab, rollouts=rollouts, problem=tuple(row // 3 for row in range(24)))
+    gate = SignedGate(combine=combine)
+
+    class Scores(Scorer):
+        signed = True
+
+        def __call__(self, model: Any, rollouts: Rollouts) -> torch.Tensor:
+            self.left_out = rollouts.reasoning_mask & (rollouts.token_ids == NAMES.index("a"))
+            return rollouts.reasoning_mask * 0.3
+
+    Scores.reads_groups, Scores.masks_loss = reads_groups, True
+    for reads_all, silent in ((False, 6), (True, 0)):
+        Scores.reads_all_rows = reads_all
+        found = estimate(Estimator("it", Scores(), gate), model, lab)
+        trained = assign_credit(model, dataclasses.replace(rollouts, group_size=3), Scores(), gate)
+        assert found.advantages.any(1).tolist() == [row >= silent for row in range(24)]
+        torch.testing.assert_close(found.advantages, trained.advantages)
+        assert found.loss_mask is not None
+        assert torch.equal(found.loss_mask, trained.loss_mask)
+        assert found.scores.any(1).all()
 
 
 def test_a_problem_without_any_score_does_not_tell_what_draws(direct: tuple[Studied, Any]) -> None:

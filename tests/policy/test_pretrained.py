@@ -119,6 +119,22 @@ def test_built_in_names_lie_in_the_package() -> None:
     assert PretrainedPolicy("Qwen/Qwen2.5-0.5B").location() == "Qwen/Qwen2.5-0.5B"
 
 
+def test_a_folder_with_a_built_in_name_is_not_taken_for_the_built_in_policy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "chain")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"policy\.name=chain is a policy of the package and a folder here; .*=\./chain"):
+        PretrainedPolicy("chain").load()
+    assert PretrainedPolicy("./chain").load_tokenizer() is not None
+    assert PretrainedPolicy("graph").location() != "graph"
+
+
+def test_a_folder_has_no_revision(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"policy\.revision=v2: .* is a folder, .*; leave policy\.revision out"):
+        PretrainedPolicy(str(folder), revision="v2").load()
+
+
 def test_a_repositorys_own_code_is_not_run_unless_asked(folder: Path, tmp_path: Path) -> None:
     assert PretrainedPolicy("x").trust_remote_code is False
     for file in folder.iterdir():
@@ -173,8 +189,8 @@ def test_lora_trains_adapters_only_and_exports_merged(tiny: Policy, folder: Path
 
 def test_adapters_name_the_revision_of_their_policy(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    adapted = PretrainedPolicy(str(folder), revision="v2", lora=LoraSpec(r=2)).load()
-    export_policy(adapted.model, adapted.tokenizer, tmp_path)
+    model, tokenizer = PretrainedPolicy(str(folder)).load()
+    export_policy(LoraSpec(r=2).apply(model, "v2"), tokenizer, tmp_path)
     assert json.loads((tmp_path / ADAPTER / "adapter_config.json").read_text())["revision"] == "v2"
 
 

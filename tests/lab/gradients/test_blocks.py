@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 import torch
-from support.fixtures import TASK, LengthReward, make_module, make_stage, tiny_policy
+from support.fixtures import TASK, ConstantReward, LengthReward, make_module, make_stage, tiny_policy
 
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit
-from oar_lightning.credit.gates import BilevelGate
+from oar_lightning.credit.gates import BilevelGate, SignedGate
 from oar_lightning.credit.scorers import Position, Uniform
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.data.stream import ProblemStream
@@ -98,3 +98,12 @@ def test_a_sampled_block_is_the_same_alone(sampled) -> None:
     assert not torch.equal(first.sums.total, second.sums.total)
     assert second.sums.batches == 2
     assert {key: len(values) for key, values in second.facts.items()} == {"reward": 2, "tokens": 2, "silent groups": 2}
+
+
+def test_groups_of_equal_rewards_have_no_gradient_whatever_a_gate_adds_to_their_advantages(sampled) -> None:
+    model, _, method, _ = sampled
+    stage, coordinates = make_stage(tiny_policy(), ConstantReward()), Coordinates.of(model, 2000)
+    arms = {"added": Arm(Position("late"), SignedGate(combine="add"))}
+    block = sample_block(model, stage, method, ChainProblems(TASK), arms, 0, 2, BUDGET, coordinates, ["added"])
+    assert block.facts["silent groups"] == [1.0, 1.0]
+    assert not block.sums.total.any()
