@@ -27,7 +27,7 @@ class Reliability:
 
 
 def reliability(truth: Truth, studied: Studied, decisive: float) -> Reliability | None:
-    """The reliability of a truth that was drawn; None for an exact one."""
+    """The reliability of a truth that was drawn; None for an exact one. Completions without a second half are left out."""
     if truth.halves is None:
         return None
     free = (studied.free & truth.known).cpu()
@@ -36,6 +36,8 @@ def reliability(truth: Truth, studied: Studied, decisive: float) -> Reliability 
     for i in range(len(free)):
         one, other = (half[i].cpu().numpy() for half in truth.halves)
         among, over = free[i].numpy(), known[i].numpy()
+        if not np.isfinite(one[over] + other[over]).all():
+            continue
         sizes.append(_agreement(np.abs(one[among]), np.abs(other[among])))
         directions.append(_agreement(one[among], other[among]))
         for scores, labels in ((one, other), (other, one)):

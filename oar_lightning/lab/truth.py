@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -141,7 +142,7 @@ def monte_carlo(studied: Studied, rewards: Mapping[Prefix, NDArray[np.float64]],
 
     Those could hardly have been others: their expected difference is at most 1 - p < 0.02 times the range of rewards. A token
     is decisive where the difference is at least `decisive` in size. Rows are known where all their prefixes were continued. The
-    halves are means of every other continuation.
+    halves are means of every other continuation, the second one NaN where a prefix has one alone.
     """
     rollouts: Rollouts = studied.rollouts
     judged = torch.tensor([c is not None for c in studied.correct], device=studied.free.device)
@@ -154,6 +155,10 @@ def monte_carlo(studied: Studied, rewards: Mapping[Prefix, NDArray[np.float64]],
             continue
         values[row, column] = after.mean() - before.mean()
         first[row, column] = after[::2].mean() - before[::2].mean()
-        second[row, column] = after[1::2].mean() - before[1::2].mean()
+        second[row, column] = _mean(after[1::2]) - _mean(before[1::2])
     values, first, second = (v.to(known.device).masked_fill(~known, 0.0) for v in (values, first, second))
     return Truth("monte_carlo", known, (values.abs() >= decisive - ROUNDING) & known, values, (first, second))
+
+
+def _mean(rewards: NDArray[np.float64]) -> float:
+    return float(rewards.mean()) if len(rewards) else math.nan

@@ -60,6 +60,19 @@ def test_a_half_at_the_limit_is_decisive(noisy: tuple[Studied, Truth, Estimate])
     assert found.half_auroc == 1.0
 
 
+def test_completions_without_a_second_half_are_left_out(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    studied, truth, _ = noisy
+    one, other = truth.halves
+    without = dataclasses.replace(truth, halves=(one, other.index_fill(0, torch.arange(3), torch.nan)))
+    rest = torch.arange(3, len(one))
+    shorter = dataclasses.replace(studied, free=studied.free[rest])
+    expected = reliability(dataclasses.replace(truth, known=truth.known[rest], halves=(one[rest], other[rest])), shorter, 1.0)
+    assert reliability(without, studied, 1.0) == expected
+    nothing = reliability(dataclasses.replace(truth, halves=(one, torch.full_like(other, torch.nan))), studied, 1.0)
+    assert nothing is not None
+    assert math.isnan(nothing.size)
+
+
 def test_nothing_perfect_beats_the_ceiling(noisy: tuple[Studied, Truth, Estimate]) -> None:
     """The estimate knows the effect and has noise of its own alone: it reaches its ceiling, sqrt(1/2 * 1/2)."""
     studied, truth, estimate = noisy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import functools
 from typing import Any
 
@@ -159,6 +160,18 @@ def test_values_are_differences_around_free_tokens() -> None:
     assert found.values[0].nonzero().flatten().tolist() == [c for c in (2, 3, 6) if found.values[0, c]]
     assert torch.equal(found.decisive[0], (found.values[0].abs() >= 0.2) & found.known[0])
     assert not bool(found.decisive[1:].any())
+
+
+def test_a_single_continuation_has_no_second_half() -> None:
+    studied = characters(["abcdef"], [True])
+    free = torch.zeros_like(studied.free)
+    free[0, 2] = True
+    studied = dataclasses.replace(studied, free=free)
+    found = monte_carlo(studied, {Prefix(0, 2): np.array([0.0, 1.0]), Prefix(0, 3): np.ones(1)}, decisive=0.2)
+    assert found.values is not None
+    assert found.halves is not None
+    assert float(found.values[0, 2]) == 0.5
+    assert [float(half[0, 2]) for half in found.halves] == pytest.approx([1.0, math.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize(("before", "after"), [(5, 7), (7, 5)])

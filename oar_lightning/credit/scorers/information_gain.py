@@ -161,7 +161,8 @@ class InformationGain(StepScorer):
         cue = ids[conclusion].tolist() if self.own_cue else []
         if self.mode == "own":
             answer = ids[places].tolist()
-            cue = cue or self.encode(self.cue, "")[0]
+            if rollouts.answers[row] is not None:  # else its last token stands for the answer, and no words lead up to that
+                cue = cue or self.encode(self.cue, "")[0]
         else:
             cue, answer = self._gold(rollouts, row, cue, conclusion, places)
         if not answer:

@@ -92,6 +92,15 @@ def test_the_own_answer_counts_with_the_sign_of_the_advantage(rollouts) -> None:
             np.testing.assert_allclose(actual, expected[: len(actual)], atol=1e-9)
 
 
+def test_a_last_token_that_stands_for_the_answer_is_asked_for_without_words_that_lead_up_to_one(rollouts) -> None:
+    """With answer.no_span=last_token, of a completion that states no answer."""
+    model, cut = gpt2(), dataclasses.replace(rollouts, answers=("5", None, "7", None))
+    scores = scorer_with(mode="own")(model, cut)
+    with evaluating(model):
+        expected = -np.diff(by_hand(model, SEQUENCES[1], [], [22]))
+    np.testing.assert_allclose(scores[1, cut.reasoning_mask[1]].numpy(), np.repeat(expected, 2), atol=1e-9)
+
+
 @pytest.mark.parametrize("mode", VALUES)
 def test_gains_telescope(mode, rollouts) -> None:
     scorer = scorer_with(mode=mode)

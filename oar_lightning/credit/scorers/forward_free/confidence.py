@@ -50,7 +50,7 @@ class Steer(PredictionScorer):
         p = found.logprobs.exp()
         change = (group_advantages_of(rollouts)[:, None].to(p.dtype) * (1 - p) * (found.logprobs + found.entropy)).abs()
         change = change.masked_fill(~mask, 0.0)
-        largest = max(all_gather(float(change.max())))
+        largest = max(all_gather(float(change.nan_to_num(0.0, 0.0).max())))  # a completion that cannot be read is its own matter
         return (math.log(self.low) / max(largest, 0.02) * change).exp().masked_fill(~mask, 0.0)
 
 
@@ -96,7 +96,7 @@ class Ucas(PredictionScorer):
             c[rows] = c[rows].masked_scatter(known[rows], _standardized(certainty[rows][known[rows]]))
         a = group_advantages_of(rollouts).to(c.dtype)
         of_row = torch.where(a > 0, a * (-self.reward_rate * c).exp(), a * (self.punish_rate * c).exp())[:, None]
-        inside = found.logits[mask]
+        inside = found.logits[mask & found.logits.isfinite()]
         low = min(all_gather(float(inside.min()) if len(inside) else math.inf))
         high = max(all_gather(float(inside.max()) if len(inside) else -math.inf))
         z = (found.logits - low) / (high - low) if high > low else torch.full_like(found.logits, 0.5)

@@ -195,5 +195,5 @@ def returns(rewards: Shaped[Tensor, "B n"]) -> Shaped[Tensor, "B n"]:
 
 
 def largest(values: Tensor) -> float:
-    """The largest size of any rank."""
-    return max(all_gather(float(values.abs().max()) if values.numel() else 0.0))
+    """The largest size of any rank, of the numbers that are finite."""
+    return max(all_gather(float(values.abs().nan_to_num(0.0, 0.0).max()) if values.numel() else 0.0))

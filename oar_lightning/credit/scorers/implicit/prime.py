@@ -105,8 +105,11 @@ def token_rloo(rewards: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], group_s
 
 
 def whitened(values: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S"]:
-    """(x - mean) / std over the masked tokens of all ranks (std unbiased), 0 elsewhere. All ranks have to call it."""
-    x = values[mask].double()
+    """(x - mean) / std over the masked tokens of all ranks (std unbiased), 0 elsewhere. All ranks have to call it.
+
+    What is not finite stays so, and has no part in mean and std.
+    """
+    x = values[mask & values.isfinite()].double()
     count, total = (sum(parts) for parts in zip(*all_gather((len(x), float(x.sum()))), strict=True))
     mean = total / max(1, count)
     variance = sum(all_gather(float((x - mean).square().sum()))) / max(1, count - 1)

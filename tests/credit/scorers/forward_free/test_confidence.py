@@ -78,6 +78,20 @@ def test_steer_leaves_certain_tokens_alone(case, monkeypatch):
     assert (weights[2] == 1).all()
 
 
+@pytest.mark.parametrize("make", [Steer, Ucas])
+def test_a_completion_without_predictions_leaves_other_groups_as_they_are(case, monkeypatch, make):
+    model, rollouts, _, mask = case
+    clean = make().predictions(model, rollouts)
+    row = int(clean.logits.masked_fill(~rollouts.response_mask, 0.0).abs().max(1).values.argmin())  # no extreme of the step
+    broken = clean._replace(**{n: v.index_fill(0, torch.tensor([row]), torch.nan) for n, v in clean._asdict().items()})
+    expected = make()(model, rollouts)
+    monkeypatch.setattr(make, "predictions", lambda *_: broken)
+    found = make()(model, rollouts)
+    others = torch.arange(4) // 2 != row // 2
+    assert found[row].isnan().any()
+    torch.testing.assert_close(found[others], expected[others])
+
+
 @pytest.mark.parametrize("certainty", ["mean", "sum"])
 def test_ucas_against_numpy(case, certainty):
     model, rollouts, found, mask = case
