@@ -32,7 +32,7 @@ from oar_lightning.sweep.process import recording_failure, run_recorded, stop_wi
 from oar_lightning.wiring import hydra_output
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.jobs import Apart
-from oar_lightning.wiring.keys import DATA_KEYS, blocks, check_top_level
+from oar_lightning.wiring.keys import DATA_KEYS, TASK_KEYS, blocks, check_top_level
 from oar_lightning.wiring.ranges import check_ranges
 from oar_lightning.wiring.refusals import REFUSED, check_flags, explain, long_work, one_message, with_plus
 
@@ -189,6 +189,12 @@ def check_config(cfg: DictConfig) -> None:
         if not isinstance(cfg[key], DictConfig):
             raise ConfigError(f"{key}={cfg[key]}: {key} is a block of settings; set one of them, see --cfg job")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
+    for task in TASK_KEYS.intersection(map(str, cfg.data)):
+        if "_target_" not in (cfg.data[task] or {}):
+            raise ConfigError(
+                f"data.{task}={cfg.data[task]}: no chosen data set reads it (data.name={cfg.data.get('name')}); leave it out, "
+                f"and +variant=... which sets it, or set data={task}"
+            )
     unread = () if cfg.task in READS_TRAINING_DATA else ("data.train.",)
     missing = sorted(key for key in OmegaConf.missing_keys(cfg) if not key.startswith(unread))
     if missing:

@@ -105,6 +105,10 @@ class MathProblem:
     extra: Mapping[str, Any] = Extra({})
 
     def __post_init__(self) -> None:
+        """Raises: ValueError: for a question or a gold answer that is no text."""
+        for name, value in (("question", self.question), ("answer", self.answer)):
+            if not isinstance(value, str):
+                raise ValueError(f"MathProblem.{name} must be a text, got {value!r}; write str(...)")
         object.__setattr__(self, "extra", frozen(self.extra))
 
 

@@ -29,9 +29,13 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
 
 class Segmenter(ABC):
     """Base of the segmenters. A cut fewer than `shortest` tokens after the last one is dropped (the short segment goes
-    on), and so is one with fewer tokens behind it."""
+    on), and so is one with fewer tokens behind it. `knows_tasks`: whether there are problems that `check_problem` refuses."""
 
     shortest: Annotated[PositiveInt, "a number of tokens"] = 1
+    knows_tasks = False
+
+    def check_problem(self, problem: MathProblem) -> None:  # noqa: B027 - most divide those of any
+        """Refuse, with a ValueError, a problem whose completions it cannot divide: before long work."""
 
     def __call__(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         starts = self.cuts(model, rollouts, mask) & mask
@@ -91,6 +95,10 @@ class TextCuts(Segmenter):
 
     locate: Callable[[MathProblem, str], Sequence[int]]
     shortest: Annotated[PositiveInt, "a number of tokens"] = 1
+    knows_tasks = True
+
+    def check_problem(self, problem: MathProblem) -> None:
+        self.locate(problem, "")
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         if not rollouts.token_spans:
@@ -119,6 +127,7 @@ class Sentences(TextCuts):
     locate: Callable[[MathProblem, str], Sequence[int]] = lambda problem, text: [
         match.start() + match[0].rfind("\n") + 1 for match in _SENTENCE_END.finditer(text)
     ]
+    knows_tasks = False
 
 
 class PredictedCuts(Segmenter):

@@ -79,9 +79,9 @@ def _numbers(answer: str) -> list[Fraction] | None:
     return [Fraction(number) for number in numbers] if all(map(_NUMBER.fullmatch, numbers)) else None
 
 
-def foreign(problem: MathProblem, tasks: str, key: str = "scorer.locate") -> ValueError:
-    """The error for a problem that none of the `tasks` knows."""
-    return ValueError(f"{key} reads problems of data={tasks} only, got {problem.question[:80]!r}; use another scorer")
+def foreign(problem: MathProblem, tasks: str, key: str = "scorer.locate", other: str = "another scorer") -> ValueError:
+    """The error for a problem that none of the `tasks` knows. `other`: what to use in its place."""
+    return ValueError(f"{key} reads problems of data={tasks} only, got {problem.question[:80]!r}; use {other}")
 
 
 def _all(pieces: list[Piece], correct: bool) -> CausalSpans:

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from oar_lightning.common.ranges import checked
 from oar_lightning.data.chain import credit as chain
+from oar_lightning.data.chain.problem import asked_accounts
 from oar_lightning.data.graph import credit as graph
 from oar_lightning.data.graph.problem import read_question
 from oar_lightning.data.pieces import PieceCredit, Which, foreign
@@ -15,6 +16,7 @@ from oar_lightning.types import CausalSpans, MathProblem
 T = TypeVar("T")
 
 TASKS: tuple[type[PieceCredit], ...] = (chain.ChainCredit, graph.GraphCredit)
+_NAMES = " or ".join(task.task for task in TASKS)
 
 
 @checked("scorer.locate")
@@ -57,10 +59,13 @@ def _of_its_task(tasks: Iterable[PieceCredit], problem: MathProblem, read: Calla
     for task in tasks:
         if (found := read(task)) is not None:
             return found
-    raise foreign(problem, " or ".join(task.task for task in TASKS), key)
+    raise foreign(problem, _NAMES, key)
 
 
 def step_ends(problem: MathProblem, completion: str) -> list[int]:
-    """Where the steps of a completion end, for `credit.segments.TextCuts`; those of `chain` for all problems but `graph`'s."""
-    task = graph if read_question(problem.question) else chain
-    return task.step_ends(problem, completion)
+    """Where the steps of a completion end, for `credit.segments.TextCuts`. Raises ValueError for a problem of another task."""
+    if read_question(problem.question):
+        return graph.step_ends(problem, completion)
+    if asked_accounts(problem.question) is None:
+        raise foreign(problem, _NAMES, "scorer/segments=task_steps", "e.g. scorer/segments=sentences")
+    return chain.step_ends(problem, completion)

@@ -24,7 +24,7 @@ def check_location(name: str, revision: str | None = None, tokenizer: bool = Tru
     if path.is_dir():
         if revision is not None:
             raise ValueError(
-                f"{key}.revision={revision}: {key}.name={name} is a folder, and revisions are the hub's; leave {key}.revision out"
+                f"{key}.revision={revision}: {key}.name={name} is a folder, and revisions are the hub's; leave the revision out"
             )
         _check_folder(path, name, tokenizer, key)
     elif path.exists():

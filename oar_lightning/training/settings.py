@@ -80,6 +80,16 @@ class Settings:
     checkpoints: KeepConfig = KeepConfig()
 
     def __post_init__(self) -> None:
+        if isinstance(self.policy, str):
+            raise ConfigError(f"policy is the text {self.policy!r}; give PretrainedPolicy({self.policy!r})")
+        if not isinstance(self.eval_sets, Mapping):
+            raise ConfigError(f"eval_sets is a {type(self.eval_sets).__name__}; give sources by name, e.g. {{'test': source}}")
+        sources = {"train": self.train, **{f"eval_sets[{name!r}]": source for name, source in self.eval_sets.items()}}
+        for key, source in sources.items():
+            if not isinstance(source, ProblemSource) and not (key == "train" and source is None):
+                raise ConfigError(
+                    f"{key} is a {type(source).__name__} and no source of problems; give e.g. ListedProblems([MathProblem(...)])"
+                )
         for key in ("optimizer", "prompt"):
             if not callable(getattr(self, key)):
                 raise ConfigError(

@@ -13,7 +13,8 @@ from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.wiring.other_names import other_name
 
 ADDED_DATA_KEYS = ("decontaminate", "max_prompt_tokens", "first_problems")
-DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", *ADDED_DATA_KEYS)
+TASK_KEYS = frozenset({"chain", "graph"})
+DATA_KEYS = ("name", *sorted(TASK_KEYS), "train", "evaluation", "prompt", *ADDED_DATA_KEYS)
 """Of the block `data`; not all files in conf/data set those that can be added."""
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.utils import instantiate
@@ -16,7 +16,7 @@ from oar_lightning.common.config_check import ConfigError, check_keys, warn_idle
 from oar_lightning.common.credentials import hidden
 from oar_lightning.credit.fit import usual_gate
 from oar_lightning.credit.gates import Gate
-from oar_lightning.credit.scorers import Oracle, Scorer, Uniform, as_scorer
+from oar_lightning.credit.scorers import Scorer, Uniform, as_scorer
 from oar_lightning.data.filters import PromptLength, training_filter
 from oar_lightning.data.stream import Keep, ProblemStream, eval_set_problems
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
@@ -138,18 +138,17 @@ def readable(
     """What can read all the problems. What knows another task's problems alone is left out, which is logged."""
     distinct = list({problem.question: problem for problem in problems}.values())
 
-    def reads(what: str, part: object) -> bool:
+    def reads(what: str, check: Callable[[MathProblem], None]) -> bool:
         try:
             for problem in distinct:
-                if isinstance(part, Source | Oracle):
-                    part.check(problem)
+                check(problem)
         except ValueError as error:
             log.warning("left out %s: %s", what, error)
             return False
         return True
 
-    kept = [e for e in estimators if reads(f"lab.estimators.{e.name}", e.scorer)]
-    return kept, {name: source for name, source in sources.items() if reads(f"lab.truths.{name}", source)}
+    kept = [e for e in estimators if reads(f"lab.estimators.{e.name}", e.scorer.check_problem)]
+    return kept, {name: source for name, source in sources.items() if reads(f"lab.truths.{name}", source.check)}
 
 
 def identity(cfg: DictConfig, policy: Policy) -> str:

@@ -210,7 +210,7 @@ def test_bad_folders_and_settings(tmp_path: Path) -> None:
     assert "is it a folder of parquet, JSONL or CSV files" in message(path=str(tmp_path / "empty"), **GSM8K)
     useless = folder(tmp_path / "useless", [{"question": "", "answer": "x"}])
     assert "has no usable row ({'rows without a question': 1})" in message(path=useless, **GSM8K)
-    with pytest.raises(ValueError, match="revision=v2: path=.* is a folder, .*; leave revision out"):
+    with pytest.raises(ValueError, match=r"revision=v2: path=.* is a folder, .*; leave revision out"):
         HubProblems(path, revision="v2", **GSM8K)
     for setting, value in (("shuffle_buffer", 0), ("limit", 0)):
         with pytest.raises(ValueError, match=rf"{setting} must be >= 1"):

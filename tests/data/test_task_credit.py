@@ -43,7 +43,8 @@ def test_gold_answers_in_other_forms_are_read_or_equal_none(gold: str) -> None:
 def test_other_problems_are_refused() -> None:
     with pytest.raises(ValueError, match=r"scorer\.locate reads problems of data=chain or graph only.*use another scorer"):
         TaskCredit()(MathProblem("What is 2+2?", "four"), "2+2=4")
-    assert step_ends(MathProblem("What is 2+2?", "four"), "So 2+2=4.") == [8]
+    with pytest.raises(ValueError, match=r"scorer/segments=task_steps reads problems of data=chain or graph only.*=sentences"):
+        step_ends(MathProblem("What is 2+2?", "four"), "So 2+2=4.")
 
 
 def test_an_unknown_choice_names_the_known_ones() -> None:

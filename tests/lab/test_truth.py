@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import functools
+import math
 from typing import Any
 
 import numpy as np

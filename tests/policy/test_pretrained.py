@@ -131,7 +131,7 @@ def test_a_folder_with_a_built_in_name_is_not_taken_for_the_built_in_policy(
 
 
 def test_a_folder_has_no_revision(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"policy\.revision=v2: .* is a folder, .*; leave policy\.revision out"):
+    with pytest.raises(ValueError, match=r"policy\.revision=v2: .* is a folder, .*; leave the revision out"):
         PretrainedPolicy(str(folder), revision="v2").load()
 
 

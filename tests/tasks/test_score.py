@@ -221,12 +221,19 @@ def test_a_file_of_which_no_row_can_be_scored_is_an_error_and_leaves_none(
     assert not (tmp_path / "none.jsonl").exists()
 
 
-def test_problems_that_the_oracle_does_not_know_are_found_before_scoring(prepared: Prepare, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "scorer",
+    [["+experiment=oracle", "scorer=oracle"], ["scorer=oar_p_steps", "scorer/segments=task_steps"]],
+    ids=["oracle", "task_steps"],
+)
+def test_problems_that_the_scorer_does_not_know_are_found_before_scoring(
+    prepared: Prepare, tmp_path: Path, scorer: list[str]
+) -> None:
     known = first_problems(1)[0]
     rows = [{"problem": q, "answer": "1", "completion": "\\boxed{1}"} for q in (known.question, "Bob has 2 pears. How many?")]
     (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ConfigError, match=r"score\.files: problem .*Bob has 2 pears"):
-        prepared(*overrides(tmp_path / "mixed.jsonl", "+experiment=oracle", "scorer=oracle"))
+        prepared(*overrides(tmp_path / "mixed.jsonl", *scorer))
 
 
 def test_an_error_before_the_first_score_leaves_no_empty_file(

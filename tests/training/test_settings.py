@@ -81,11 +81,15 @@ def test_defaults_are_those_of_the_command() -> None:
         ({"max_prompt_tokens": 0}, "max_prompt_tokens must be >= 1, or null for no limit, got 0"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"decontaminate": "yes"}, "data.decontaminate must be true or false"),
+        ({"policy": "chain"}, r"policy is the text 'chain'; give PretrainedPolicy\('chain'\)"),
+        ({"train": [MathProblem("1 + 1", "2")]}, r"train is a list and no source of problems; give e\.g\. ListedProblems"),
+        ({"eval_sets": ChainProblems(TASK)}, "eval_sets is a ChainProblems; give sources by name"),
+        ({"eval_sets": {"test": [MathProblem("1 + 1", "2")]}}, r"eval_sets\['test'\] is a list and no source of problems"),
     ],
 )
 def test_bad_values_name_their_key(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
-        own(**changes)
+        dataclasses.replace(own(), **changes)
 
 
 def test_a_warm_start_may_sample_greedily_and_rl_may_not() -> None:

@@ -288,6 +288,11 @@ BAD = [
     (["+data.trian=1"], "unknown key data.trian; did you mean data.train?"),
     (["+data.chain.steps=1"], "unknown key data.chain.steps"),
     (["+data.train.noise=0.1"], "unknown key data.train.noise"),
+    (
+        ["data=gsm8k", "+variant=asides"],
+        "'noise': 0.25}: no chosen data set reads it (data.name=gsm8k); leave it out, and +variant=... which sets it",
+    ),
+    (["data=gsm8k", "+data.graph.asides=1"], "data.graph={'asides': 1}: no chosen data set reads it"),
     (["policy=hf"], "policy.name has no value; set it"),
     (["data=files"], "has no value; set it"),
     (["data=files", "data.train.paths=none.jsonl", "data.evaluation.test.paths=x"], "no such file"),

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.component import Component, Region, Tools
+from oar_lightning.credit.segments import Segmenter
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import TokenBudget
-from oar_lightning.types import Rollouts
+from oar_lightning.types import MathProblem, Rollouts
 
 
 class Scorer(Component, ABC):
@@ -92,6 +93,16 @@ class Scorer(Component, ABC):
     def check_model(self, model: Any) -> None:
         """Refuse, with a ValueError, a policy that it cannot score: when a run is put together."""
 
+    @property
+    def knows_tasks(self) -> bool:
+        """Whether there are problems that `check_problem` refuses."""
+        return isinstance(segments := getattr(self, "segments", None), Segmenter) and segments.knows_tasks
+
+    def check_problem(self, problem: MathProblem) -> None:
+        """Refuse, with a ValueError, a problem of another task than it knows: before long work."""
+        if isinstance(segments := getattr(self, "segments", None), Segmenter):
+            segments.check_problem(problem)
+
     def begin(self, model: Any) -> None:
         """Take what it needs of the policy before the first step. All ranks call it."""
 
@@ -161,6 +172,13 @@ class Wrapper(Scorer):
 
     def check_model(self, model: Any) -> None:
         self.inner.check_model(model)
+
+    @property
+    def knows_tasks(self) -> bool:
+        return self.inner.knows_tasks
+
+    def check_problem(self, problem: MathProblem) -> None:
+        self.inner.check_problem(problem)
 
     def begin(self, model: Any) -> None:
         self.inner.begin(model)

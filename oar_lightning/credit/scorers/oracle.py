@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.located import Locate, located
-from oar_lightning.credit.scorers.base import Scorer, Wrapper
+from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -32,7 +32,9 @@ class Oracle(Scorer):
         self.locate, self.wrong = locate, wrong
         self.signed = wrong is not None
 
-    def check(self, problem: MathProblem) -> None:
+    knows_tasks = True
+
+    def check_problem(self, problem: MathProblem) -> None:
         """Raises: ValueError: for a problem of another task than it knows."""
         for locate in filter(None, (self.locate, self.wrong)):
             locate(problem, "")
@@ -52,17 +54,15 @@ class Oracle(Scorer):
 
 
 def check_known(scorer: Scorer, problems: Iterable[MathProblem], where: str) -> None:
-    """Hold problems against what an oracle knows, before long work; other scorers read any.
+    """Hold problems against what the scorer knows, before long work; most scorers read any.
 
     Raises:
         ConfigError: names the source and the first problem of another task.
     """
-    while isinstance(scorer, Wrapper):
-        scorer = scorer.inner
-    if not isinstance(scorer, Oracle):
+    if not scorer.knows_tasks:
         return
     for problem in problems:
         try:
-            scorer.check(problem)
+            scorer.check_problem(problem)
         except ValueError as error:
             raise ConfigError(f"{where}: problem {problem.id}: {error}") from error

@@ -50,7 +50,8 @@ class Steer(PredictionScorer):
         p = found.logprobs.exp()
         change = (group_advantages_of(rollouts)[:, None].to(p.dtype) * (1 - p) * (found.logprobs + found.entropy)).abs()
         change = change.masked_fill(~mask, 0.0)
-        largest = max(all_gather(float(change.nan_to_num(0.0, 0.0).max())))  # a completion that cannot be read is its own matter
+        # a completion that cannot be read is its own matter
+        largest = max(all_gather(float(change.nan_to_num(0.0, 0.0).max())))
         return (math.log(self.low) / max(largest, 0.02) * change).exp().masked_fill(~mask, 0.0)
 
 

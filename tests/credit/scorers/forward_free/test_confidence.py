@@ -80,7 +80,7 @@ def test_steer_leaves_certain_tokens_alone(case, monkeypatch):
 
 @pytest.mark.parametrize("make", [Steer, Ucas])
 def test_a_completion_without_predictions_leaves_other_groups_as_they_are(case, monkeypatch, make):
-    model, rollouts, _, mask = case
+    model, rollouts, *_ = case
     clean = make().predictions(model, rollouts)
     row = int(clean.logits.masked_fill(~rollouts.response_mask, 0.0).abs().max(1).values.argmin())  # no extreme of the step
     broken = clean._replace(**{n: v.index_fill(0, torch.tensor([row]), torch.nan) for n, v in clean._asdict().items()})
