@@ -60,11 +60,7 @@ class OwnModel:
         if self.model is not None:
             return
         parameters = list(policy.parameters())
-        if in_shards(parameters):
-            raise ValueError(
-                "the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded over the ranks; use "
-                "trainer=deepspeed_zero2 or trainer=ddp"
-            )
+        check_trainer(in_shards(parameters), "")
         check_dtype(policy)
         self.model = copy.deepcopy(policy, {id(p): p for p in parameters if not p.requires_grad})
         turn_dropout_off(self.model)
@@ -185,6 +181,17 @@ def check_dtype(policy: Any) -> None:
     """Raises: ValueError: for weights that are too coarse to be trained."""
     if any(p.dtype == torch.float16 for p in policy.parameters()):
         raise ValueError(_float16("weights are float16"))
+
+
+def check_trainer(sharded: bool, precision: str) -> None:
+    """Raises: ValueError: for weights that are sharded over ranks, and a trainer that computes in float16."""
+    if sharded:
+        raise ValueError(
+            "the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded over the ranks; use "
+            "trainer=deepspeed_zero2 or trainer=ddp"
+        )
+    if precision.startswith("16-"):
+        raise ValueError(_float16(f"trainer.precision={precision}"))
 
 
 def _float16(what: str) -> str:

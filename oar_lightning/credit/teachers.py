@@ -23,6 +23,9 @@ class Teacher(Component):
 
     reads_all_rows = False
 
+    def check_trainer(self, sharded: bool) -> None:
+        """Refuse, with a ValueError, a policy whose weights are sharded over ranks: before long work."""
+
     def prepare(self, model: Any, step: int) -> None:
         """Be ready to read in a rollout step, given the policy."""
 
@@ -68,13 +71,13 @@ class LaggedWeights:
         """
         if self.weights and (self.every is None or 0 <= step - self.step < self.every):
             return
-        self.check(model)
+        self.check(in_shards(p for p in model.parameters() if p.requires_grad))
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.weights, self.step = {name: p.detach().clone() for name, p in trained.items()}, step
 
-    def check(self, model: Any) -> None:
+    def check(self, sharded: bool) -> None:
         """Raises: ValueError: for weights that are sharded over ranks."""
-        if in_shards(p for p in model.parameters() if p.requires_grad):
+        if sharded:
             raise ValueError(
                 f"{self.key} copies the policy's weights, which ZeRO-3 has sharded over the ranks; set {self.otherwise}, or "
                 "use another strategy"
@@ -124,6 +127,9 @@ class LaggedPolicy(Teacher):
     def use(self, tools: Tools) -> None:
         """A run begins without a copy: the teacher may have served another run of this process."""
         self.copy.forget()
+
+    def check_trainer(self, sharded: bool) -> None:
+        self.copy.check(sharded)
 
     def prepare(self, model: Any, step: int) -> None:
         self.copy.renew(model, step)

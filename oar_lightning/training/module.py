@@ -19,6 +19,7 @@ from oar_lightning.credit.component import region_mask
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.diagnostics import mean_correlation
 from oar_lightning.objective.loss import LossInputs, policy_loss
+from oar_lightning.policy.casting import precision_name
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
@@ -138,6 +139,13 @@ class PolicyOptimization(PolicyModule):
         observe_pass_rates(self.trainer, slot.problems, self.collector.pass_rates(collected.experience.rollouts))
         self.step_log.add(collected)
 
+    def check_trainer(self, trainer: L.Trainer) -> None:
+        """Refuse, with a ValueError, a trainer under which scorer or reference cannot have the weights that they need."""
+        sharded = adapt(trainer).shards_weights
+        self.method.scorer.check_trainer(sharded, precision_name(trainer.precision))
+        if self.method.loss.later_reference:
+            self.collector.later_reference.check(sharded)
+
     # -- Lightning's hooks -----------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[L.Callback]:
@@ -146,9 +154,8 @@ class PolicyOptimization(PolicyModule):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        if self.method.loss.later_reference:
-            self.collector.later_reference.check(self.model)
         strategy = adapt(self.trainer)
+        self.check_trainer(self.trainer)
         self.method.scorer.begin(self.model)
         self.forward_pass = UpdateForward(self.model, same_order=not strategy.ranks_may_differ_in_passes)
         self.micro_batches = choose_micro_batches(self.model, self.method.update, strategy, self.step_log)

@@ -13,13 +13,14 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 
 from oar_lightning.common.config_check import ConfigError, warn_idle
 from oar_lightning.data.filters import AnyOf, PromptLength, training_filter, with_solution
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, check_kept, eval_set_problems, sample_texts
 from oar_lightning.distributed.launch import by_srun, by_torchrun, fill_in_tasks_per_node
-from oar_lightning.distributed.strategies import adapt
+from oar_lightning.distributed.strategies import ZeroAdapter, adapt
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.lm_head import check_head
@@ -179,6 +180,9 @@ def assemble(
         plugins=[CheckpointFile(), *_cluster()],
     )
     check_compile(settings, trainer)  # a strategy that training cannot use fails here, before long work
+    check_clipping(trainer)
+    if isinstance(module, PolicyOptimization):
+        module.check_trainer(trainer)
     check_trained(policy.model, trainer, getattr(settings.policy, "dtype", "float32"))
     if settings.supervised is None:
         check_update_dtype(settings.method.update, trainer.precision)
@@ -198,6 +202,14 @@ def check_compile(settings: Settings, trainer: L.Trainer) -> None:
         raise ConfigError(
             "update.compile=true gives gradients in another order than a rank without rows has them, and DeepSpeed would add "
             "those of different weights; set update.compile=false, or trainer=ddp"
+        )
+
+
+def check_clipping(trainer: L.Trainer) -> None:
+    """Raises: ConfigError: where DeepSpeed would have to clip gradients by value."""
+    if trainer.gradient_clip_algorithm == GradClipAlgorithmType.VALUE and isinstance(adapt(trainer), ZeroAdapter):
+        raise ConfigError(
+            "trainer.gradient_clip_algorithm=value: DeepSpeed clips by the norm alone; leave it out, or set trainer=ddp"
         )
 
 

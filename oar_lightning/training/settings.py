@@ -88,7 +88,7 @@ class Settings:
         for key, source in sources.items():
             if not isinstance(source, ProblemSource) and not (key == "train" and source is None):
                 raise ConfigError(
-                    f"{key} is a {type(source).__name__} and no source of problems; give e.g. ListedProblems([MathProblem(...)])"
+                    f"{key} is a {type(source).__name__} and no source of problems; give ListedProblems([MathProblem(...)])"
                 )
         for key in ("optimizer", "prompt"):
             if not callable(getattr(self, key)):

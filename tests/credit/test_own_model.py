@@ -12,7 +12,7 @@ from support.families import FAMILIES
 from support.toy import gpt2, rollouts_of
 from torch import Tensor
 
-from oar_lightning.credit.own_model import OwnModel
+from oar_lightning.credit.own_model import OwnModel, check_trainer
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import LoraSpec, checkpoint_gradients
 from oar_lightning.policy.token_budget import TokenBudget
@@ -237,6 +237,9 @@ def test_what_cannot_be_trained_is_refused() -> None:
         own_model().begin(sharded)
     with pytest.raises(ValueError, match=r"weights are float16: .* use trainer\.precision=bf16-mixed or 32-true"):
         own_model().begin(gpt2().half())
+    check_trainer(False, "32-true")
+    with pytest.raises(ValueError, match=r"trainer\.precision=16-mixed: .* use trainer\.precision=bf16-mixed or 32-true"):
+        check_trainer(False, "16-mixed")
     own = own_model()
     own.begin(gpt2().float())
     with torch.autocast("cpu", dtype=torch.float16), pytest.raises(ValueError, match=r"trainer\.precision=16-mixed: .*"):

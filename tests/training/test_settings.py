@@ -82,7 +82,7 @@ def test_defaults_are_those_of_the_command() -> None:
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"decontaminate": "yes"}, "data.decontaminate must be true or false"),
         ({"policy": "chain"}, r"policy is the text 'chain'; give PretrainedPolicy\('chain'\)"),
-        ({"train": [MathProblem("1 + 1", "2")]}, r"train is a list and no source of problems; give e\.g\. ListedProblems"),
+        ({"train": [MathProblem("1 + 1", "2")]}, r"train is a list and no source of problems; give ListedProblems"),
         ({"eval_sets": ChainProblems(TASK)}, "eval_sets is a ChainProblems; give sources by name"),
         ({"eval_sets": {"test": [MathProblem("1 + 1", "2")]}}, r"eval_sets\['test'\] is a list and no source of problems"),
     ],

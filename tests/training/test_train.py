@@ -31,7 +31,12 @@ from oar_lightning import (
 )
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
+from oar_lightning.credit.fit import usual_gate
+from oar_lightning.credit.scorers import Prime, Uniform
+from oar_lightning.credit.scorers.hindsight import Rlsd
 from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.distributed.deepspeed_strategy import ZeroRedundancy
+from oar_lightning.objective.loss import LossConfig
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.training.callbacks import DivergenceConfig
 from oar_lightning.training.train import new_folder
@@ -74,6 +79,27 @@ def test_what_cannot_train_is_refused_and_leaves_nothing(
     with pytest.raises(ConfigError, match=expected):
         train(dataclasses.replace(SMALL, **changes), folder=tmp_path / "run", **arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("scorer", "loss", "stage", "arguments", "expected"),
+    [
+        (Rlsd(), LossConfig(), 3, {}, "scorer/teacher=lagged copies the policy's weights, which ZeRO-3 has sharded"),
+        (Prime(), LossConfig(), 3, {}, "the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded"),
+        (Uniform(), LossConfig(kl_coef=0.1, kl_from=0.5), 3, {}, "loss.kl_from copies the policy's weights, which ZeRO-3"),
+        (Prime(), LossConfig(), 2, {"precision": "16-mixed"}, "trainer.precision=16-mixed: the scorer trains a model of its own"),
+        (Uniform(), LossConfig(), 2, {"gradient_clip_algorithm": "value"}, "DeepSpeed clips by the norm alone; leave it out"),
+    ],
+)
+def test_what_a_strategy_cannot_do_is_refused_before_an_evaluation(
+    tmp_path: Path, scorer: Any, loss: LossConfig, stage: int, arguments: dict[str, Any], expected: str
+) -> None:
+    pytest.importorskip("deepspeed")
+    method = dataclasses.replace(SMALL.method, scorer=scorer, gate=usual_gate(scorer), loss=loss)
+    strategy = ZeroRedundancy(stage)
+    with pytest.raises(ValueError, match=expected):
+        train(dataclasses.replace(SMALL, method=method), 1, tmp_path, strategy=strategy, accelerator="cpu", devices=1, **arguments)
+    assert not list(tmp_path.glob("**/evaluation*"))
 
 
 def test_several_ranks_need_the_name_of_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,10 @@ class Scorer(Component, ABC):
     def check_model(self, model: Any) -> None:
         """Refuse, with a ValueError, a policy that it cannot score: when a run is put together."""
 
+    def check_trainer(self, sharded: bool, precision: str) -> None:
+        """Refuse, with a ValueError, a trainer that it cannot work under: one that shards the policy's weights over ranks, or
+        has a precision of this name."""
+
     @property
     def knows_tasks(self) -> bool:
         """Whether there are problems that `check_problem` refuses."""
@@ -172,6 +176,9 @@ class Wrapper(Scorer):
 
     def check_model(self, model: Any) -> None:
         self.inner.check_model(model)
+
+    def check_trainer(self, sharded: bool, precision: str) -> None:
+        self.inner.check_trainer(sharded, precision)
 
     @property
     def knows_tasks(self) -> bool:

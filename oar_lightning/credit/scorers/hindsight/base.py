@@ -80,6 +80,9 @@ class Hindsight(Scorer):
         self._reprompt = tools.reprompt
         self.teacher.use(tools)
 
+    def check_trainer(self, sharded: bool, precision: str) -> None:
+        self.teacher.check_trainer(sharded)
+
     @abstractmethod
     def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:
         """D of the region's tokens, 0 for rows that nothing can be told; and how many of the `asked` rows were read."""

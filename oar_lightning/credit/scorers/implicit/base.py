@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from oar_lightning.credit.component import Tools
-from oar_lightning.credit.own_model import OwnModel, check_dtype
+from oar_lightning.credit.own_model import OwnModel, check_dtype, check_trainer
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.objective.metric_sums import MetricSums
@@ -69,6 +69,9 @@ class ImplicitRewards(Scorer):
 
     def check_model(self, model: Any) -> None:
         check_dtype(model)
+
+    def check_trainer(self, sharded: bool, precision: str) -> None:
+        check_trainer(sharded, precision)
 
     def begin(self, model: Any) -> None:
         self.own.begin(model)
