@@ -165,7 +165,7 @@ def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int
         if tokens + limit > most:
             remedies = [f"set rollout.max_new_tokens to at most {most - tokens}"] if tokens < most else []
             if limit < most:
-                remedies.append(f"leave out the problems whose prompts are longer than {most - limit} tokens")
+                remedies.append(f"take problems whose prompts are longer than {most - limit} tokens out of the set")
             remedies.append("raise engine.max_model_len" if what == OF_ENGINE else "choose another policy")
             raise ValueError(
                 f"rollout.max_new_tokens={limit} and the longest prompt ({tokens} tokens) are beyond the {most} {what}; "

@@ -93,6 +93,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     )
     sampling, engine, config = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.evaluation)
     engine.check(sampling)
+    if (longest := cfg.data.get("max_prompt_tokens")) is not None:
+        log.warning("data.max_prompt_tokens=%s: without effect, since an evaluation leaves out no problem", longest)
     check_accuracy(rewards)
     folder = EvaluationFolder(Path(HydraConfig.get().runtime.output_dir))
     if cfg.resume:

@@ -62,6 +62,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         )
     spec, rewards, scorer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.scorer)
     gate, advantage, answer = instantiate(cfg.gate), instantiate(cfg.advantage), instantiate(cfg.answer, _convert_="all")
+    sampling, engine = instantiate(cfg.rollout), instantiate(cfg.engine)
+    engine.check(sampling)
     check_by_problem(advantage, "score")
     check_accuracy(rewards)
     dropped: Counter[str] = Counter()
@@ -75,11 +77,11 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
     policy = load_policy(spec, str(cfg.task), device, cfg.trainer.get("precision"))
-    stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
+    stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards, engine)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
     if isinstance(scorer, Uniform):
         log.warning("scorer=uniform gives every token importance 0 and weight 1; set another, e.g. scorer=oar_g")
-    completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)
+    completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, sampling, config, dropped)
     if needs_trial(scorer, gate):
         try_credit(scorer, gate, policy, completion_scorer.gold_only_stage, recorded[0].problem)
     precision = mixed_precision(cfg.trainer.get("precision"), device)

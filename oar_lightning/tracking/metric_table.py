@@ -294,7 +294,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     *_group(
         "Time and memory of a step",
-        ("time/generate_s", SECONDS, "sampling; of the slowest rank, as are the four below"),
+        ("time/generate_s", SECONDS, "sampling; of the slowest rank, as are all seconds below up to those of the update"),
         ("time/reward_s", SECONDS, "judging"),
         ("time/score_s", SECONDS, "scoring"),
         ("time/judge_s", SECONDS, "the part of scoring that waits for the judge", "`scorer/judge=endpoint`"),

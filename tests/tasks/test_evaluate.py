@@ -269,6 +269,12 @@ def test_it_warns_where_many_completions_are_cut_off(prepared: Prepare, caplog: 
     assert "cut off" not in caplog.text
     prepared(*QUIET, "name=cut", "rollout.max_new_tokens=4")()
     assert "chain: 100 % of the completions were cut off at rollout.max_new_tokens=4" in caplog.text
+    assert "data.max_prompt_tokens" not in caplog.text
+
+
+def test_it_tells_that_it_leaves_out_no_problem(prepared: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+    prepared(*QUIET, "data.max_prompt_tokens=5")
+    assert "data.max_prompt_tokens=5: without effect, since an evaluation leaves out no problem" in caplog.text
 
 
 def test_results_that_came_while_the_policy_was_loaded_are_not_added_to(

@@ -23,6 +23,7 @@ from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.inspection import completion_scores
 from oar_lightning.inspection.recorded import RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.policy.pretrained import Policy
+from oar_lightning.rollout import HFEngineConfig
 from oar_lightning.tasks import score as task
 from oar_lightning.types import MathProblem
 
@@ -204,6 +205,21 @@ def test_what_cannot_be_scored_is_refused(
     error = caught.value.__cause__ if isinstance(caught.value, HydraException) else caught.value  # a wrapper
     assert isinstance(error, ValueError)
     assert re.search(message, str(error))
+
+
+def test_continuations_are_sampled_by_the_chosen_engine(
+    prepared: Prepare, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, engines = task.build_stage, []
+
+    def spy(*args: Any) -> Any:
+        engines.append(args[-1])
+        return original(*args)
+
+    monkeypatch.setattr(task, "build_stage", spy)
+    prepared(*overrides(recorded, "scorer=monte_carlo", "gate=signed", "engine=hf"))
+    (engine,) = engines
+    assert isinstance(engine, HFEngineConfig)
 
 
 def test_a_file_without_a_usable_row_is_refused(prepared: Prepare, tmp_path: Path) -> None:

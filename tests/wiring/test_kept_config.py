@@ -89,6 +89,7 @@ def test_every_key_of_the_table_exists() -> None:
     more += ["+trainer.strategy=ddp", "+trainer.callbacks=[]", "+trainer.detect_anomaly=true"]
     more += ["+trainer.benchmark=true", "+optimizer.foreach=false"]
     configs = [composed(*more), composed("scorer=oar_g"), composed("scorer=inverted", "scorer@scorer.inner=shuffled")]
+    configs.append(composed("scorer=capo", "scorer/judge=endpoint", "scorer.judge.url=x", "scorer.judge.model=y"))
     lightning = {f"trainer.{name}" for name in ("enable_progress_bar", "enable_model_summary")}
     missing = object()
     absent = {k for k in MAY_CHANGE if all(OmegaConf.select(c, k, default=missing) is missing for c in configs)}

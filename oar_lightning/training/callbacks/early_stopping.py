@@ -9,12 +9,14 @@ import lightning as L
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
+from oar_lightning.common.ranges import NonNegativeFloat, PositiveInt, checked
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 from oar_lightning.training.callbacks.kept import check_compared, check_monitor
 
 log = logging.getLogger(__name__)
 
 
+@checked("callbacks.early_stopping")
 class EarlyStopping(callbacks.EarlyStopping):
     """Lightning's, which looks after each of this package's evaluations. The one before training does not count. A metric that
     is not finite ends training, too; Lightning's thresholds cannot be set. A run that it has ended is at its end when it is
@@ -28,7 +30,11 @@ class EarlyStopping(callbacks.EarlyStopping):
     """
 
     def __init__(
-        self, monitor: str | None = None, patience: int = 3, min_delta: float = 0.0, mode: Literal["max", "min"] = "max"
+        self,
+        monitor: str | None = None,
+        patience: PositiveInt = 3,
+        min_delta: NonNegativeFloat = 0.0,
+        mode: Literal["max", "min"] = "max",
     ) -> None:
         super().__init__(monitor or "", min_delta=min_delta, patience=patience, mode=mode, check_on_train_epoch_end=False)
         self.monitor: str = monitor or ""

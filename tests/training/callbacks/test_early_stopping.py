@@ -110,6 +110,12 @@ def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
         EarlyStopping("reward").check(Evaluations())
 
 
+@pytest.mark.parametrize("settings", [{"patience": 0}, {"min_delta": -0.1}])
+def test_bad_settings_are_named(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"callbacks\.early_stopping\.{next(iter(settings))} must be .*>= "):
+        EarlyStopping(**settings)
+
+
 def test_without_evaluations_in_between_it_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"callbacks=early_stopping .* set evaluation\.every_n_steps"):
         EarlyStopping().check(Evaluations(every=0))
