@@ -17,7 +17,8 @@ from oar_lightning.lab.types import ROUNDING, Estimate, Measure, Studied, Truth
 class Reliability:
     """Of a truth, means over completions; correlations are Spearman's over free tokens.
 
-    `size` and `direction` are those of the whole truth, by the halves' correlation and the formula of Spearman and Brown.
+    `size` and `direction` are those of the draws of both halves, by the halves' correlation and the formula of Spearman and
+    Brown: of the whole truth or, where some prefixes had more draws, a little less than that.
     `half_auroc`: one half's sizes as scores, the other half's decisive tokens as labels.
     """
 

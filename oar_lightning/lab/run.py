@@ -91,12 +91,13 @@ class Lab:
     def _sample(self) -> bool:
         """Estimate the values around the free tokens; False where that was interrupted."""
         prefixes = around_free(self.studied)
-        sampler = Sampler(self._kept, self.config.values(self.seed))
+        config = self.config.values(self.seed)
+        sampler = Sampler(self._kept, config)
         with counted_progress(
             "values", "batches of continuations", sampler.batches(self.studied.rollouts, prefixes)
         ) as advance:
             rewards, self.spent, whole = sampler(self.model, self.studied.rollouts, prefixes, advance)
-        truth = monte_carlo(self.studied, rewards, self.config.decisive)
+        truth = monte_carlo(self.studied, rewards, self.config.decisive, config.everywhere)
         if bool(truth.known.any()):
             self.truths.append(truth)
         else:

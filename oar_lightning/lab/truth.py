@@ -137,12 +137,17 @@ def around_free(studied: Studied) -> list[Prefix]:
     return list(dict.fromkeys(Prefix(row, column + after) for row, column in places for after in (0, 1)))
 
 
-def monte_carlo(studied: Studied, rewards: Mapping[Prefix, NDArray[np.float64]], decisive: float) -> Truth:
+def monte_carlo(
+    studied: Studied, rewards: Mapping[Prefix, NDArray[np.float64]], decisive: float, everywhere: int | None = None
+) -> Truth:
     """V after minus V before each free token, V the mean reward of a prefix's continuations; 0 for tokens that are not free.
 
     Those could hardly have been others: their expected difference is at most 1 - p < 0.02 times the range of rewards. A token
     is decisive where the difference is at least `decisive` in size. Rows are known where all their prefixes were continued. The
-    halves are means of every other continuation, the second one NaN where a prefix has one alone.
+    halves are means of every other one of the first `everywhere` continuations, the second one NaN where there is one alone.
+
+    everywhere: how many continuations prefixes have whatever these say; None: all. Further ones are of prefixes whose first
+        ones disagree, so that halves of them all would err together: those of equal values have been seen to correlate.
     """
     rollouts: Rollouts = studied.rollouts
     judged = torch.tensor([c is not None for c in studied.correct], device=studied.free.device)
@@ -154,6 +159,7 @@ def monte_carlo(studied: Studied, rewards: Mapping[Prefix, NDArray[np.float64]],
             known[row] = False
             continue
         values[row, column] = after.mean() - before.mean()
+        after, before = after[:everywhere], before[:everywhere]
         first[row, column] = after[::2].mean() - before[::2].mean()
         second[row, column] = _mean(after[1::2]) - _mean(before[1::2])
     values, first, second = (v.to(known.device).masked_fill(~known, 0.0) for v in (values, first, second))

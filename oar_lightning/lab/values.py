@@ -52,6 +52,11 @@ class ValueConfig:
         if not 0 <= self.half_width < 1:
             raise ValueError(f"lab.half_width is of an interval for a share and must be in [0, 1), got {self.half_width}")
 
+    @property
+    def everywhere(self) -> int:
+        """The continuations that every prefix gets."""
+        return self.batch if self.half_width else self.continuations
+
 
 class Spent(NamedTuple):
     """Continuations in all, and those of them that were sampled now."""

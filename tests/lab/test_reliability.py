@@ -12,7 +12,9 @@ from support.toy import rollouts_of
 
 from oar_lightning.lab.measures import measures_of
 from oar_lightning.lab.reliability import own_reliability, reliability, spearman_brown, with_ceilings
+from oar_lightning.lab.truth import around_free, monte_carlo
 from oar_lightning.lab.types import Estimate, Studied, Truth
+from oar_lightning.lab.values import ValueConfig, half_width
 
 COUNT, LENGTH = 40, 300
 RNG = np.random.default_rng(0)
@@ -58,6 +60,28 @@ def test_a_half_at_the_limit_is_decisive(noisy: tuple[Studied, Truth, Estimate])
     found = reliability(Truth("mc", rollouts.reasoning_mask, half > 0.15, half, (half, half)), studied, decisive=0.2)
     assert found is not None
     assert found.half_auroc == 1.0
+
+
+def test_values_that_are_all_equal_have_no_reliability_though_prefixes_get_more_draws_by_their_first() -> None:
+    """Each row's tokens leave the value as it is, so that no half agrees with the other. Those of all draws would."""
+    rows, tokens = 60, 40
+    rollouts = rollouts_of([{"before": [1], "reasoning": [2] * tokens, "answer": [3]}] * rows)
+    nothing = torch.zeros(rollouts.token_ids.shape)
+    studied = Studied(rollouts, tuple(range(rows)), ("",) * rows, (True,) * rows, nothing, nothing, rollouts.reasoning_mask)
+    config, rng = ValueConfig(), np.random.default_rng(0)
+    worth, rewards = rng.beta(4, 1, rows), {}
+    for prefix in around_free(studied):
+        draws = (rng.random(config.continuations) < worth[prefix.row]).astype(float)
+        enough = half_width(draws[: config.batch]) <= config.half_width
+        rewards[prefix] = draws[: config.batch] if enough else draws
+    assert {len(drawn) for drawn in rewards.values()} == {8, 16}
+    first, every = (
+        reliability(monte_carlo(studied, rewards, 0.3, everywhere), studied, 0.3) for everywhere in (config.everywhere, None)
+    )
+    assert first is not None
+    assert every is not None
+    assert first.direction == pytest.approx(0.0, abs=0.05)
+    assert every.direction > 0.2
 
 
 def test_completions_without_a_second_half_are_left_out(noisy: tuple[Studied, Truth, Estimate]) -> None:

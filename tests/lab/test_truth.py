@@ -157,6 +157,13 @@ def test_values_are_differences_around_free_tokens() -> None:
         assert float(found.values[0, column]) == pytest.approx(after.mean() - before.mean())
         halves = [after[k::2].mean() - before[k::2].mean() for k in (0, 1)]
         assert [float(half[0, column]) for half in found.halves] == pytest.approx(halves)
+    first = monte_carlo(studied, rewards, 0.2, everywhere=8)
+    assert first.values is not None
+    assert first.halves is not None
+    assert torch.equal(first.values, found.values)
+    after, before = (rewards[Prefix(0, column)][:8] for column in (3, 2))
+    halves = [after[k::2].mean() - before[k::2].mean() for k in (0, 1)]
+    assert [float(half[0, 2]) for half in first.halves] == pytest.approx(halves)
     assert found.values[0].nonzero().flatten().tolist() == [c for c in (2, 3, 6) if found.values[0, c]]
     assert torch.equal(found.decisive[0], (found.values[0].abs() >= 0.2) & found.known[0])
     assert not bool(found.decisive[1:].any())
