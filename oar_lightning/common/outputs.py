@@ -75,12 +75,13 @@ def write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the former text or the new text, also after a kill or without power."""
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file atomically, a text as UTF-8: a reader sees the former content or the new one, also after a kill or without
+    power."""
     # one temporary file a thread: the courier may write at the same time
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         flush(temporary)
         os.replace(temporary, path)
     except BaseException:

@@ -64,8 +64,8 @@ class Truth:
     score should rank first, by its size where it is signed. ``values`` are signed: how much the expected reward rises with a
     token; None where the source knows no size. ``halves`` are two independent estimates of ``values`` by fewer draws, for their
     reliability; None where the source is exact. ``steps`` numbers the steps of a text whose first error is decisive, -1 outside
-    of steps; None where `decisive` is not a first error. With ``whole_steps`` it is all tokens of the first wrong step, of which
-    the source does not know which is the error.
+    of steps; None where `decisive` is not a first error. With ``whole_steps`` it is all tokens of the first wrong step; which
+    of them is the error the source does not know.
     """
 
     name: str

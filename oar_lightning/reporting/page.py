@@ -71,9 +71,11 @@ def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, s
             save(figure.figure, folder / f"{name}.png")
         else:
             (folder / f"{name}.png").unlink(missing_ok=True)  # drawn for an earlier state of the study
-    replace_file(folder / "runs.csv", runs_csv(study, curves))
     if curves:
-        (folder / CURVES).write_bytes(curves_csv((run.run_id for run in study.runs), curves))
+        replace_file(folder / CURVES, curves_csv((run.run_id for run in study.runs), curves))
+    else:
+        (folder / CURVES).unlink(missing_ok=True)
+    replace_file(folder / "runs.csv", runs_csv(study, curves))
     replace_file(folder / "README.md", render(study, curves, figures, kept, command))
     return [figure for figure in figures.values() if isinstance(figure, LeftOut)]
 
@@ -161,6 +163,8 @@ def about_results(study: Study, curves: Curves) -> str:
         text.append("In italics: a single run's interval, over the evaluation's problems; other seeds are not in it.")
     if len(study.arms) > 1:
         text.append("Bold: the highest mean.")
+    if any(map(study.given_up, study.arms)):
+        text.append("Runs that were given up are in no mean and no difference: an arm that has some looks better than it is.")
     return wrapped(" ".join(text))
 
 

@@ -64,6 +64,11 @@ class Study:
     def seeds(self) -> list[str]:
         return sorted({run.seed for run in self.runs}, key=natural)
 
+    def given_up(self, arm: Arm) -> int:
+        """How many seeds of the arm have runs that fell apart, and none with a result."""
+        alike = {r.seed for r in self.uncounted if r.given_up and tuple(level(r, key) for key in self.factors) == arm.levels}
+        return len(alike - {run.seed for run in arm.runs})
+
     def values(self, arm: Arm) -> list[float]:
         return [run.metrics[self.metric] for run in arm.runs]
 

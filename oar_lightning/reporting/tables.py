@@ -25,10 +25,13 @@ def results_table(study: Study, curves: Curves) -> list[list[str]]:
     highest = max(float(np.mean(study.values(arm))) for arm in study.arms)
     for arm in study.arms:
         shown = _result(study, arm, factor)
-        shown = f"**{shown}**" if np.mean(study.values(arm)) == highest and len(study.arms) > 1 else shown
+        given_up = study.given_up(arm)
+        best = np.mean(study.values(arm)) == highest and len(study.arms) > 1 and not given_up
+        shown = f"**{shown}**" if best else shown
+        number = f"{len(arm.runs)} ({given_up} given up)" if given_up else str(len(arm.runs))
         spent = [_mean([cost(run, curves, metric) for run in arm.runs], COST_DIGITS[metric]) for metric in costs]
         last = [_mean([last_tenth(run, curves, metric) for run in arm.runs], ".3f") for metric in ends]
-        rows.append([arm.label, str(len(arm.runs)), shown, *spent, *last])
+        rows.append([arm.label, number, shown, *spent, *last])
     return rows
 
 

@@ -36,6 +36,7 @@ from rules import (
 from sections import page
 
 from oar_lightning.common.markdown import fill
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.reporting.export import curves_csv, kept_curves
 
 HERE = Path(__file__).parent
@@ -118,7 +119,7 @@ def main() -> None:
         write_csv(HERE / "runs.csv", rows)
         kept = kept_curves(curves_file)
         both = {metric: {**kept.get(metric, {}), **curves.get(metric, {})} for metric in CURVES}
-        curves_file.write_bytes(curves_csv(sorted(row.run_id for row in rows), both))
+        replace_file(curves_file, curves_csv(sorted(row.run_id for row in rows), both))
     draw_learning(rows, kept_curves(curves_file), HERE / "learning.png")
     fill(HERE / "README.md", page(rows))
 

@@ -50,8 +50,8 @@ def tuning_table(rows: Sequence[Row], task: str) -> str:
         for beta in dict.fromkeys(setting.beta for setting in settings_of(task, arm)):
             cells = []
             for lr in RATES[task]:
-                values = [r.accuracy for r in rows if r[:5] == (task, "tune", arm, lr, beta)]
-                text = f"{100 * sum(values) / len(values):.1f}" if values else "-"
+                values = {r.seed: r.accuracy for r in rows if r[:5] == (task, "tune", arm, lr, beta)}
+                text = f"{100 * mean(values.values()):.1f}" if values else "-"
                 if 0 < len(values) < len(tuning_seeds(arm)):
                     text += f" (n = {len(values)})"
                 cells.append(f"**{text}**" if chosen == Setting(lr, beta) else text)

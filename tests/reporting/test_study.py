@@ -12,7 +12,10 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ordering import natural
 from oar_lightning.reporting.factors import ABSENT, label, level, ordered
 from oar_lightning.reporting.figures.drawing import scale
+from oar_lightning.reporting.page import about_results
+from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.study import is_uniform, make_study
+from oar_lightning.reporting.tables import results_table
 
 
 def test_arms_are_the_swept_settings_without_the_seed() -> None:
@@ -132,6 +135,24 @@ def test_runs_that_are_no_result_are_kept_apart_with_their_reasons() -> None:
     assert states[good[0].run_id] == ("repeated", "a newer run of the same settings and seed counts")
     assert len(states) == 6
     assert len(study.all_runs) == 8
+
+
+def test_an_arm_is_not_the_best_by_those_of_its_runs_that_did_not_fall_apart() -> None:
+    fell = {"state": "failed", "reason": "Diverged: accuracy below half of that before training"}
+    lucky = [trial(0.9, {"scorer": "oar_g", "seed": 0}), *(trial(0.1, {"scorer": "oar_g", "seed": s}, **fell) for s in (1, 2))]
+    steady = [trial(0.5, {"scorer": "uniform", "seed": seed}) for seed in range(3)]
+    mended = trial(0.1, {"scorer": "uniform", "seed": 2}, **fell)  # which was run again
+    broken = trial(0.1, {"scorer": "uniform", "seed": 9}, state="failed", reason="OSError: disk full")
+    study = make_study("x", [], [*lucky, mended, *steady, broken])
+    assert [study.given_up(arm) for arm in study.arms] == [0, 2]
+    curves: Curves = {}
+    rows = results_table(study, curves)
+    assert [row[:2] for row in rows[1:]] == [["uniform", "3"], ["oar_g", "1 (2 given up)"]]
+    assert not any("**" in cell for row in rows for cell in row)
+    assert "looks better than it is" in about_results(study, curves)
+    whole = make_study("x", [], [lucky[0], *steady])
+    assert "looks better" not in about_results(whole, curves)
+    assert "**" in results_table(whole, curves)[2][2]
 
 
 def test_a_run_that_began_with_another_ones_state_displaces_no_run_from_scratch() -> None:
