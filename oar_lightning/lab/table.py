@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.lab.comparison import Difference, differences, mean_over
 from oar_lightning.lab.reliability import Reliability
@@ -52,10 +54,16 @@ def table(findings: Findings) -> ConsoleTable:
     costs = {e.name: [f"{e.seconds:.2f}", number(e.forward_equivalents, 1)] for e in findings.estimates}
     rows = []
     for name in ranking(findings):
-        cells = [cell(mean_over(m.values[name], problem)) + _ceiling(m, name) for m in shown]
+        cells = [cell(mean_over(m.values[name], problem)) + _ceiling(m, name) + fewer(m, name) for m in shown]
         rows.append([name, *cells, *costs[name]])
     rows.append(["(chance)", *(number(m.chance) for m in shown), "", ""])
     return ConsoleTable("Agreement with the truth [95 % interval over problems]", header, rows, sections=[len(rows) - 1])
+
+
+def fewer(measure: Measure, name: str) -> str:
+    """The number of completions of an estimator's mean, where others have more: those left out may be the hard ones."""
+    counts = {other: int(np.isfinite(values).sum()) for other, values in measure.values.items()}
+    return f" (n = {counts[name]})" if 0 < counts[name] < max(counts.values()) else ""
 
 
 def compared(findings: Findings, baseline: str) -> list[Difference]:

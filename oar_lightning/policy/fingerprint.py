@@ -26,6 +26,15 @@ def policy_fingerprint(model: Any, tokenizer: Any = None) -> str:
     return digest.hexdigest()
 
 
+def architecture(model: Any) -> dict[str, Any]:
+    """What a model's config says of its forward pass, as JSON has it: weights alone do not tell how positions are read."""
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    return {key: value for key, value in config.items() if key not in _NOT_OF_THE_PASS}
+
+
+_NOT_OF_THE_PASS = frozenset({"_name_or_path", "name_or_path", "transformers_version", "architectures"})
+
+
 def sampled_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
     """A digest of at most `SAMPLED` values of each tensor, as far apart as can be. Training moves nearly all values, so that
     another training's weights have another one; it takes no time where a digest of all of a large model's takes a minute."""

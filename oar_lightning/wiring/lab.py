@@ -26,10 +26,11 @@ from oar_lightning.lab.gradients.batch import check_reduction
 from oar_lightning.lab.removal.kept_reward import MEAN
 from oar_lightning.lab.truth import Source
 from oar_lightning.objective.loss import LossConfig
-from oar_lightning.policy.fingerprint import policy_fingerprint
+from oar_lightning.policy.fingerprint import architecture, policy_fingerprint
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.rollout import EngineConfig, VllmConfig
+from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.component_name import component_name
@@ -156,4 +157,5 @@ def identity(cfg: DictConfig, policy: Policy) -> str:
     config = hidden(plain(cfg))
     sampling = {k: v for k, v in config["rollout"].items() if k not in ("max_batch", "token_budget")}
     settings = [sampling, config["engine"], config["answer"], config["reward"], str(cfg.trainer.get("precision"))]
+    settings += [architecture(policy.model), eos_token_ids(policy.model, policy.tokenizer)]
     return json.dumps([policy_fingerprint(policy.model, policy.tokenizer), settings], sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 import pytest
@@ -51,6 +52,15 @@ def test_a_cell_has_mean_interval_and_ceiling(found: Findings) -> None:
     assert rows["nothing"][-1] == "", "it does not count its work"
     assert rows["(chance)"][1:3] == ["0.50", "0.50"]
     assert any("0.50" in line for line in rendered(table(found)))
+
+
+def test_an_estimator_that_was_not_defined_everywhere_is_shown_with_its_number_of_completions(found: Findings) -> None:
+    measure = headlines(found)[0]
+    partly = dict(measure.values) | {"much": (math.nan, *measure.values["much"][1:])}
+    changed = [dataclasses.replace(m, values=partly) if m.key == measure.key else m for m in found.measures]
+    rows = {row[0]: row[1] for row in table(dataclasses.replace(found, measures=tuple(changed))).rows}
+    assert rows["much"].endswith(f" (n = {sum(not math.isnan(value) for value in partly['much'])})")
+    assert not any("n =" in cell for name, cell in rows.items() if name != "much")
 
 
 def test_stars_are_for_what_holm_leaves(found: Findings) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from support.fixtures import tiny_policy
 
-from oar_lightning.policy.fingerprint import SAMPLED, policy_fingerprint, sampled_fingerprint, tokenizer_fingerprint
+from oar_lightning.policy.fingerprint import (
+    SAMPLED,
+    architecture,
+    policy_fingerprint,
+    sampled_fingerprint,
+    tokenizer_fingerprint,
+)
+from oar_lightning.policy.pretrained import PretrainedPolicy, export_policy
 
 
 def test_a_policy_has_one_fingerprint() -> None:
@@ -27,6 +36,16 @@ def test_a_sample_tells_weights_apart_that_differ_everywhere() -> None:
     moved = weights["a"].clone()
     moved[1] += 1
     assert sampled_fingerprint(weights | {"a": moved}) == first, "one of many values may not be read"
+
+
+def test_a_forward_pass_is_another_by_its_config_alone(tmp_path: Path) -> None:
+    """Not by the folder that it was loaded from."""
+    policy, other = tiny_policy(), tiny_policy()
+    export_policy(*policy, tmp_path)
+    assert architecture(PretrainedPolicy(str(tmp_path)).load().model) == architecture(policy.model)
+    other.model.config.rope_theta = 5e5
+    assert policy_fingerprint(other.model) == policy_fingerprint(policy.model)
+    assert architecture(other.model) != architecture(policy.model)
 
 
 def test_a_policy_that_is_asked_in_another_way_is_another() -> None:

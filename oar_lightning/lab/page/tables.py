@@ -98,6 +98,8 @@ def _cell(record: LabRecord, key: str, name: str, best: bool) -> str:
     value = f"<b>{_number(mean['mean'])}</b>" if best else _number(mean["mean"])
     if (ceiling := measure["ceiling"].get(name)) is not None:
         value += f' <small title="what an estimator as noisy as this one could reach">/ {ceiling:.2f}</small>'
+    if mean["n"] < max(other["n"] for other in measure["means"].values()):
+        value += f' <small title="others have more completions: those left out may be the hard ones">(n = {mean["n"]})</small>'
     bounds = "" if mean["low"] is None else f"<small>{_number(mean['low'])} to {_number(mean['high'])}</small>"
     return f"<td>{value}{_star(record, key, name)}<br>{bounds}</td>"
 
