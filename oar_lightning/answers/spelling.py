@@ -72,7 +72,7 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 """`Answer:` and the like at the beginning of a box."""
-_OPTION = re.compile(r"^\s*(?:option|choice)\s+(?=\(?[A-J]\)?(?![\w']))", re.IGNORECASE)
+_OPTION = re.compile(r"^\s*(\\text\w*\s*\{\s*)?(?:option|choice)\s+(?=\(?[A-J]\)?(?![\w']))", re.IGNORECASE)
 _FACTORIAL = re.compile(r"(\w+|\([^()]*\))!\s+(?==)")
 """Before the sign of equality of `5! = 120`; `5 != 120` denies it."""
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
@@ -125,6 +125,16 @@ _POWER = re.compile(r"(?<=[\w)}\]])( ?)\*\*\1(?:\(([^()]*)\)|(-?\d+(?:\.\d+)?|-?
 """`x**2` and `x ** 2`, as programs write powers; `is **42**` is in bold."""
 
 
+_DEGREES = re.compile(r"\\circ(?![A-Za-z])|°|\\degree|\bdeg(?:ree)?s?\b", re.IGNORECASE)
+_RADIANS = re.compile(r"\brad(?:ian)?s?\b", re.IGNORECASE)
+
+
+def in_other_angles(first: str, second: str) -> bool:
+    """Whether one text says degrees and the other radians, of which the canonical spelling drops the sign of degrees."""
+    said = [(bool(_DEGREES.search(text)), bool(_RADIANS.search(text))) for text in (first, second)]
+    return set(said) == {(True, False), (False, True)}
+
+
 def canonical(text: str, join_thousands: bool = True) -> str:
     """The answer in one spelling of spaces, relations and TeX commands, without end punctuation, TeX sizes and colours, and
     percent, currency and degree signs.
@@ -132,7 +142,7 @@ def canonical(text: str, join_thousands: bool = True) -> str:
     `join_thousands` reads `70,110` as a number; otherwise it is a list.
     """
     text = _POWER.sub(lambda match: f"^{{{match[2] or match[3]}}}", _LEAD.sub("", _visible(text)))
-    text = _FACTORIAL.sub(r"(\1!)", _OPTION.sub("", _BOLD_END.sub("", text)))
+    text = _FACTORIAL.sub(r"(\1!)", _OPTION.sub(r"\1", _BOLD_END.sub("", text)))
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     if join_thousands:
@@ -143,6 +153,7 @@ def canonical(text: str, join_thousands: bool = True) -> str:
     while (whole := re.fullmatch(r"\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}", text)) is not None:
         text = whole[1].strip()
     text = text.strip("*_` ").rstrip(".,;:? ").lstrip(":, ")
+    text = re.sub(r"^=(?![=>])\s*", "", text)  # `= 25`
     text = re.sub(r"^\+\s*", "", re.sub(r"^-\s+", "-", text))
     text = _REPEATING.sub(_repeating_decimal, text)
     if (inner := re.fullmatch(r"\\text\s*\{([^{}]*\d[^{}]*)\}", text)) is not None:

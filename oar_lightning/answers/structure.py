@@ -11,6 +11,8 @@ Outcome = bool | Pair | None
 
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 _LABEL = re.compile(r"(?:\\(?:text|textbf|mathbf|mathrm)\s*\{\s*)?\(([A-J])\)\s*\}?[.:]?\s*(.*)")
+_BARE_LABEL = re.compile(r"([A-J])(?:\)\s*(?=\S)|[.:]\s*(?=[\d\\(-]))(.*)")
+"""`B) 18` and `B. 18`, as models write them; a letter alone is no label of anything."""
 _OTHER_LETTER = re.compile(
     r"\([A-J]\)|(?:[,/;]|\b(?:and|but|maybe|nor|not|or|perhaps)\b)[\s{}]*(?:\\text\w*\s*\{\s*)?(?:(?:and|maybe|not|or)\s+)?[A-J](?![A-Za-z0-9])"
 )
@@ -40,7 +42,7 @@ def split_top_level(text: str) -> list[str]:
 
 def choice(text: str) -> tuple[str, str]:
     """`(B) 18` as (`B`, `18`); without a letter, or with several (`(B) or C`), ('', text)."""
-    match = _LABEL.fullmatch(text)
+    match = _LABEL.fullmatch(text) or _BARE_LABEL.fullmatch(text)
     return (match[1], match[2]) if match and not _OTHER_LETTER.search(match[2]) else ("", text)
 
 

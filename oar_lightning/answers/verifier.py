@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import IO
 
 from oar_lightning.answers.form import compare, near, numbers
-from oar_lightning.answers.spelling import canonical, rounded
+from oar_lightning.answers.spelling import canonical, in_other_angles, rounded
 from oar_lightning.answers.structure import Pair
 from oar_lightning.answers.verifier_worker import PATIENCE, READY, RENEW
 from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveFloat, PositiveInt, checked
@@ -119,6 +119,8 @@ class Verifier:
         expected, actual = canonical(gold), canonical(answer)
         if not expected or not actual:
             return Verdict.UNPARSEABLE
+        if in_other_angles(gold, answer):
+            return Verdict.INCORRECT
         if "," in gold and "," in answer and canonical(gold, False) == canonical(answer, False):
             return Verdict.CORRECT  # `70,110`, number or list, is `70, 110`
         outcome = compare(expected, actual)

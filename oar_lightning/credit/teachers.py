@@ -94,7 +94,8 @@ class LaggedWeights:
         own = {name: parameters[name].data for name in self.weights}
         try:
             for name, weight in self.weights.items():
-                parameters[name].data = weight.to(own[name])
+                self.weights[name] = weight.to(own[name])  # those of a checkpoint are on the host
+                parameters[name].data = self.weights[name]
             torch.clear_autocast_cache()  # which knows weights by their parameters
             yield
         finally:

@@ -128,7 +128,8 @@ class RepeatedMicroBatches(MicroBatches):
         def learn(chunk: list[int]) -> Share:
             share = share_of_loss(rows[chunk])
             with gradients.of(chunk) as missing, torch.autocast(share.loss.device.type, enabled=False):
-                strategy.backward(share.loss * world_size(), **missing)
+                if missing is not None:
+                    strategy.backward(share.loss * world_size(), **missing)
             return dataclasses.replace(share, loss=share.loss.detach())
 
         losses = []

@@ -19,16 +19,17 @@ class PartialGradients:
         self._count = len(parameters)
 
     @contextlib.contextmanager
-    def of(self, rows: Sequence[int]) -> Iterator[dict[str, tuple[Parameter, ...]]]:
+    def of(self, rows: Sequence[int]) -> Iterator[dict[str, tuple[Parameter, ...]] | None]:
         """A block for one backward pass over `rows`, which lack the gradients of the same parameters.
 
-        Yields the arguments of `Tensor.backward` by which it leaves out the parameters that an earlier pass has reached.
+        Yields the arguments of `Tensor.backward` by which it leaves out the parameters that an earlier pass has reached; None
+        where that has reached all, and broke off behind them.
         """
         missing = self._missing[rows[0]]
         reached: set[int] = set()
         hooks = [p.register_post_accumulate_grad_hook(lambda p: reached.add(id(p))) for p in missing]
         try:
-            yield {} if len(missing) == self._count else {"inputs": missing}
+            yield ({} if len(missing) == self._count else {"inputs": missing}) if missing else None
         finally:
             for hook in hooks:
                 hook.remove()

@@ -26,7 +26,10 @@ from oar_lightning.wiring.run_folder import Parent, read_origin
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
 """Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""
 
-WHOLE_BATCH = ("loss.kl_coef", "loss.kl_from", "rollout.temperature", "seed")
+WHOLE_BATCH = (
+    *("loss.kl_coef", "loss.kl_from", "rollout.temperature", "seed"),
+    *("update.dtype", "trainer.precision", "entropy"),  # of old log-probabilities, and which tokens an entropy term reads
+)
 """Beginnings of keys with which the rest of a batch of rollouts cannot be learnt: what it was drawn, kept or divided with."""
 
 NEW_DATA = ("data.train", "data.first_problems", "content of data.train", "seed")

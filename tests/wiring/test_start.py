@@ -89,7 +89,7 @@ def test_another_config_is_refused_or_a_new_run_below_the_first(
 def test_in_the_middle_of_a_batch_it_goes_on_as_it_was_drawn() -> None:
     """Its log-probabilities are at the old temperature, none are of a reference, and the seed divides its rows."""
     odd, even = (Saved(Path("last.ckpt"), step, None) for step in (3, 4))
-    for key in ("seed", "rollout.temperature", "loss.kl_coef"):
+    for key in ("seed", "rollout.temperature", "loss.kl_coef", "update.dtype", "trainer.precision", "entropy.difficulty"):
         with pytest.raises(ConfigError, match=rf"{key}: 0 -> 1: step 3 is in the middle .* multiple of 2 "):
             check_fork((Change("gate.tau", 0.4, 0.5), Change(key, 0, 1)), odd, 2)
         check_fork((Change(key, 0, 1),), even, 2)

@@ -12,6 +12,7 @@ import lightning as L
 import torch
 
 from oar_lightning.common.activity import activity
+from oar_lightning.credit.predictions import predictions
 from oar_lightning.distributed.ranks import all_gather, alone, interleaved, rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
@@ -20,7 +21,7 @@ from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.token_credit import heatmap_completions
 from oar_lightning.policy.language_model import evaluating
-from oar_lightning.policy.lm_head import token_logprobs
+from oar_lightning.policy.token_budget import unset_budget
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks.stop import GracefulStop
@@ -189,9 +190,8 @@ def heatmap_page(
     with alone(), module.method.scorer.looked_at():
         credit = module.collector.assign_credit(dataclasses.replace(rollouts, advantages=known), everything=True)
     with evaluating(module.model), torch.no_grad():
-        entropy = token_logprobs(
-            module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask, rollouts.temperature
-        )[1]
+        budget = unset_budget("evaluation.heatmap")
+        entropy = predictions(module.model, rollouts, rollouts.response_mask, budget).entropy
     correct = [bool(c) for c in result.correct]
     completions = heatmap_completions(rollouts, module.collector.stage.token_bytes, credit, entropy, advantages, correct)
     scorer = type(module.method.scorer).__name__
