@@ -131,7 +131,11 @@ def refuse_solution(stated: str, where: str, remedy: str) -> None:
         raise ValueError(f"{where} holds a worked solution, which ends with {final!r}, and no answer alone; {remedy}")
 
 
-_ALONE = re.compile(r"[\s$]*(?:(?:the +)?(?:final +)?answer(?: +is|:))?[\s:$(\[\\]*(?:boxed[\s{]*)?", re.IGNORECASE)
+_ALONE = re.compile(
+    r"[\s$]*(?:(?:\\text\w*\s*\{\s*)?(?:the +)?(?:final +|correct +)?answer(?: +is|:)\s*\}?|A:)?"
+    r"[\s:$(\[\\]*(?:boxed[\s{]*)?",
+    re.IGNORECASE,
+)
 """What may stand before a gold answer: the verifier reads past it, and past no other words."""
 
 
