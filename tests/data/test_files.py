@@ -138,6 +138,7 @@ def test_a_worked_solution_is_no_final_answer(tmp_path: Path) -> None:
         "the answer is 18",
         "\\text{Answer: } 18",
         "Final Answer: $18$",
+        "A: 3",
         "The answer is: \\(3\\)",
     ):
         (read,) = FileProblems(write(tmp_path / "y.jsonl", [{"problem": "q", "answer": stated}]), solution_column=None)
