@@ -59,6 +59,15 @@ def _differ_by(a: str, b: str) -> float:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
+_LOOSE_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+
+
+def texts(gold: str, answer: str) -> Outcome:
+    """`3 \\text{ hours and } 20 \\text{ minutes}` is `3 hours and 20 minutes`: which words are marked as text says nothing."""
+    plain = [_LOOSE_SPACE.sub("", unwrapped(text)) for text in (gold, answer)]
+    return True if plain[0] == plain[1] and re.search(r"[^\W\d_]{3}", plain[0]) else None
+
+
 def choices(gold: str, answer: str) -> Outcome:
     """`(B) 18` is choice B, and it is 18; another letter before the same text is another choice."""
     (letter, gold_text), (other, answer_text) = choice(gold), choice(answer)
@@ -254,6 +263,7 @@ def _same_members(first: list[str], second: list[str]) -> bool | None:
 
 
 RULES: tuple[Callable[[str, str], Outcome], ...] = (
+    texts,
     choices,
     equations,
     inequalities,

@@ -360,6 +360,8 @@ REFUSED_THOUGH_RIGHT: list[tuple[str, str]] = [
     ("(D)", "D: \\frac{1}{2}"),
     ("C", "\\text{option C}"),
     ("25", "= 25"),
+    ("3 \\text{ hours and } 20 \\text{ minutes}", "3 hours and 20 minutes"),
+    ("5 feet 4 inches", "5 \\text{ feet } 4 \\text{ inches}"),
     ("x = 25", "=25"),
     ("18", "\\color{red}{18}"),
     ("18", "{\\color{red} 18}"),
