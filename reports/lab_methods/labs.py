@@ -109,6 +109,9 @@ def run_labs(task: str, only: Sequence[str], *more: str) -> None:
             (HERE / f"{task}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
+UNKNOWN: dict[str, float | None] = {"mean": None, "low": None, "high": None}
+
+
 def kept(results: Mapping[str, Any]) -> dict[str, Any]:
     """What the tables need of a lab's results.json: of each estimator the means of `COLUMNS` and the cosine, with intervals,
     p-values of differences to `BASELINE`, adjusted over these columns, and costs."""
@@ -124,7 +127,7 @@ def kept(results: Mapping[str, Any]) -> dict[str, Any]:
         for key in COLUMNS:
             p_holm = adjusted.get((key, name), math.nan)
             cells[key] = results["measures"][key]["means"][name] | {"p_holm": None if math.isnan(p_holm) else p_holm}
-        cells[COSINE] = results["gradients"][name][COSINE]
+        cells[COSINE] = results["gradients"].get(name, {}).get(COSINE, UNKNOWN)  # of too few right completions there is none
         rows[name.removeprefix(name_in_lab(""))] = {key: rounded(cell) for key, cell in cells.items()} | {
             "seconds": cost["seconds"],
             "forward_equivalents": cost["forward_equivalents"],
