@@ -85,8 +85,8 @@ def sentence(lab: Mapping[str, Any]) -> str:
     parts = [
         f"{lab['completions']} completions of {lab['problems']} problems, {lab['right']} right, {errors['completions']} with a",
         f"first error; {lab['tokens']['free']} free of {lab['tokens']['reasoning']} reasoning tokens. By the values",
-        f"{values['decisive']} tokens are decisive (one half of the first continuations ranks those of the other with an AUROC of",
-        f"{sure:.2f}). Scores that know which tokens are free, and no more, have a values-AUROC of about",
+        f"{values['decisive']} tokens are decisive (one half of the first continuations ranks those of the other with an AUROC",
+        f"of {sure:.2f}). Scores that know which tokens are free, and no more, have a values-AUROC of about",
         f"{by_freedom(lab['tokens'], values['decisive']):.2f}.",
     ]
     return " ".join(parts)

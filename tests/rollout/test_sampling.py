@@ -85,7 +85,7 @@ def test_the_remedy_for_a_long_prompt_is_one_that_helps() -> None:
     with pytest.raises(ValueError, match=r"beyond the 8 tokens of engine\.max_model_len; raise engine\.max_model_len$"):
         check_prompts(model, [[1] * 9], [8], 8)
     with pytest.raises(
-        ValueError, match=r"; set rollout\.max_new_tokens to at most 2, leave out .* than 3 tokens, or raise eng"
+        ValueError, match=r"; set rollout\.max_new_tokens to at most 2, take .* than 3 tokens out of the set, or raise eng"
     ):
         check_prompts(model, [[1] * 6], [5], 8)
 
