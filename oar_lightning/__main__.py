@@ -190,7 +190,7 @@ def check_config(cfg: DictConfig) -> None:
             raise ConfigError(f"{key}={cfg[key]}: {key} is a block of settings; set one of them, see --cfg job")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
     for task in TASK_KEYS.intersection(map(str, cfg.data)):
-        if "_target_" not in (cfg.data[task] or {}):
+        if not isinstance(cfg.data[task], DictConfig) or "_target_" not in cfg.data[task]:
             raise ConfigError(
                 f"data.{task}={cfg.data[task]}: no chosen data set reads it (data.name={cfg.data.get('name')}); leave it out, "
                 f"and +variant=... which sets it, or set data={task}"

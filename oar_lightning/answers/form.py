@@ -64,8 +64,11 @@ _LOOSE_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 def texts(gold: str, answer: str) -> Outcome:
     """`3 \\text{ hours and } 20 \\text{ minutes}` is `3 hours and 20 minutes`: which words are marked as text says nothing."""
-    plain = [_LOOSE_SPACE.sub("", unwrapped(text)) for text in (gold, answer)]
-    return True if plain[0] == plain[1] and re.search(r"[^\W\d_]{3}", plain[0]) else None
+    bare = [unwrapped(text) for text in (gold, answer)]
+    if bare == [gold, answer]:
+        return None
+    plain = [_LOOSE_SPACE.sub("", text) for text in bare]
+    return True if plain[0] == plain[1] and re.search(r"\d[^\W\d_]{3}", plain[0]) else None
 
 
 def choices(gold: str, answer: str) -> Outcome:

@@ -126,17 +126,13 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
 def refuse_solution(stated: str, where: str, remedy: str) -> None:
     """Raises: ValueError: for a worked solution in the place of a gold answer, with what to do."""
     span = find_answer(stated)
-    if span and ("\n" in stated or not _ALONE.fullmatch(stated, 0, span.start)):
+    if span and ("\n" in stated or "####" in stated or _PROSE.search(stated[: span.conclusion])):
         final = stated[span.start : span.end]
         raise ValueError(f"{where} holds a worked solution, which ends with {final!r}, and no answer alone; {remedy}")
 
 
-_ALONE = re.compile(
-    r"[\s$]*(?:(?:\\text\w*\s*\{\s*)?(?:the +)?(?:final +|correct +)?answer(?: +is|:)\s*\}?|A:)?"
-    r"[\s:$(\[\\]*(?:boxed[\s{]*)?",
-    re.IGNORECASE,
-)
-"""What may stand before a gold answer: the verifier reads past it, and past no other words."""
+_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b[^A-Za-z].*?(?<!\\)\b[A-Za-z]{2,}\b", re.DOTALL)
+"""Two words, which are no commands of TeX: what stands before the answer that a solution comes to."""
 
 
 def _stated_after(

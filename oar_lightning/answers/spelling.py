@@ -132,7 +132,7 @@ _RADIANS = re.compile(r"\brad(?:ian)?s?\b", re.IGNORECASE)
 def in_other_angles(first: str, second: str) -> bool:
     """Whether one text says degrees and the other radians, of which the canonical spelling drops the sign of degrees."""
     said = [(bool(_DEGREES.search(text)), bool(_RADIANS.search(text))) for text in (first, second)]
-    return set(said) == {(True, False), (False, True)}
+    return set(said) == {(True, False), (False, True)} and bool(re.search(r"[1-9]", first + second))
 
 
 def canonical(text: str, join_thousands: bool = True) -> str:
@@ -153,7 +153,7 @@ def canonical(text: str, join_thousands: bool = True) -> str:
     while (whole := re.fullmatch(r"\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}", text)) is not None:
         text = whole[1].strip()
     text = text.strip("*_` ").rstrip(".,;:? ").lstrip(":, ")
-    text = re.sub(r"^=(?![=>])\s*", "", text)  # `= 25`
+    text = re.sub(r"^=(?![=>]|$)\s*", "", text)  # `= 25`
     text = re.sub(r"^\+\s*", "", re.sub(r"^-\s+", "-", text))
     text = _REPEATING.sub(_repeating_decimal, text)
     if (inner := re.fullmatch(r"\\text\s*\{([^{}]*\d[^{}]*)\}", text)) is not None:

@@ -11,8 +11,8 @@ Outcome = bool | Pair | None
 
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 _LABEL = re.compile(r"(?:\\(?:text|textbf|mathbf|mathrm)\s*\{\s*)?\(([A-J])\)\s*\}?[.:]?\s*(.*)")
-_BARE_LABEL = re.compile(r"([A-J])(?:\)\s*(?=\S)|[.:]\s*(?=[\d\\(-]))(.*)")
-"""`B) 18` and `B. 18`, as models write them; a letter alone is no label of anything."""
+_BARE_LABEL = re.compile(r"([A-J])(?:\)\s*(?=\S)|(?:\.|(?<!A):)\s*(?=[\d\\(-]))(?!.*(?<![A-Za-z\\])[A-J][).:])(?!.*_)(.*)")
+"""`B) 18` and `B. 18`, as models write them, but for lists of options and numbers in a base; `A:` begins an answer, too."""
 _OTHER_LETTER = re.compile(
     r"\([A-J]\)|(?:[,/;]|\b(?:and|but|maybe|nor|not|or|perhaps)\b)[\s{}]*(?:\\text\w*\s*\{\s*)?(?:(?:and|maybe|not|or)\s+)?[A-J](?![A-Za-z0-9])"
 )

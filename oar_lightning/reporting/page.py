@@ -73,8 +73,6 @@ def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, s
             (folder / f"{name}.png").unlink(missing_ok=True)  # drawn for an earlier state of the study
     if curves:
         replace_file(folder / CURVES, curves_csv((run.run_id for run in study.runs), curves))
-    else:
-        (folder / CURVES).unlink(missing_ok=True)
     replace_file(folder / "runs.csv", runs_csv(study, curves))
     replace_file(folder / "README.md", render(study, curves, figures, kept, command))
     return [figure for figure in figures.values() if isinstance(figure, LeftOut)]
@@ -162,7 +160,8 @@ def about_results(study: Study, curves: Curves) -> str:
     if 1 in sizes:
         text.append("In italics: a single run's interval, over the evaluation's problems; other seeds are not in it.")
     if len(study.arms) > 1:
-        text.append("Bold: the highest mean.")
+        none = ", where none of its runs was given up" if any(map(study.given_up, study.arms)) else ""
+        text.append(f"Bold: the highest mean{none}.")
     if any(map(study.given_up, study.arms)):
         text.append("Runs that were given up are in no mean and no difference: an arm that has some looks better than it is.")
     return wrapped(" ".join(text))

@@ -65,9 +65,9 @@ class Study:
         return sorted({run.seed for run in self.runs}, key=natural)
 
     def given_up(self, arm: Arm) -> int:
-        """How many seeds of the arm have runs that fell apart, and none with a result."""
-        alike = {r.seed for r in self.uncounted if r.given_up and tuple(level(r, key) for key in self.factors) == arm.levels}
-        return len(alike - {run.seed for run in arm.runs})
+        """How many seeds of the arm have runs of its settings that fell apart, and none with a result."""
+        fell = {run.seed for run in self.uncounted if run.given_up and set(varied((*arm.runs, run))) <= {"seed"}}
+        return len(fell - {run.seed for run in arm.runs})
 
     def values(self, arm: Arm) -> list[float]:
         return [run.metrics[self.metric] for run in arm.runs]

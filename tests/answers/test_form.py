@@ -359,6 +359,8 @@ REFUSED_THOUGH_RIGHT: list[tuple[str, str]] = [
     ("B", "B. 18"),
     ("(D)", "D: \\frac{1}{2}"),
     ("C", "\\text{option C}"),
+    ("=", "$=$"),
+    ("0 \\text{ radians}", "0^\\circ"),
     ("25", "= 25"),
     ("3 \\text{ hours and } 20 \\text{ minutes}", "3 hours and 20 minutes"),
     ("5 feet 4 inches", "5 \\text{ feet } 4 \\text{ inches}"),
@@ -554,3 +556,15 @@ def test_integers_are_equal_as_integers_in_any_spelling(a: int, b: int) -> None:
         re.sub(",", r"{,}", f"{b:,}"),
     ):
         assert compare(canonical(str(a)), canonical(spelling)) is (a == b)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        *(("A", "A) 18 B) 19"), ("A", "A. 1 B. 2 C. 3"), ("A", "A: 3 B: 4"), ("B", "B: 18 C: 19"), ("A) 1 B) 2", "A")),
+        *(("B.8_{16}", "8_{16}"), ("A: 3", "A"), ("not able", "notable"), ("A B C", "ABC")),
+    ],
+)
+def test_its_form_does_not_make_it_right(gold: str, answer: str) -> None:
+    """Options that are listed are no choice, and neither are numbers in a base; words are not joined."""
+    assert by_form(gold, answer) is not True

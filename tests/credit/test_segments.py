@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from oar_lightning.credit.segments import (
     reasoning_or_all,
     segment_numbers,
 )
+from oar_lightning.data import task_credit
 from oar_lightning.data.chain.credit import step_ends
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.policy.token_budget import TokenBudget
@@ -205,6 +207,19 @@ def test_segments_are_cut_again_where_both_parts_are_long_enough(
     starts = Refined(At(*coarse), At(*fine), shortest)(None, rollouts, rollouts.reasoning_mask)
     assert starts[0, rollouts.reasoning_mask[0]].nonzero().flatten().tolist() == expected
     assert_covers(starts, rollouts.reasoning_mask)
+
+
+def test_the_packages_rules_of_its_tasks_refuse_other_problems_and_a_users_are_not_tried_out() -> None:
+    foreign, own = MathProblem("What is 2 + 2?", "4"), ChainProblems(ChainTask())[0]
+    of_tasks, of_user = TextCuts(task_credit.step_ends), TextCuts(lambda problem, text: [text.index("Step 2")])
+    for segmenter in (of_tasks, Refined(of_tasks, Sentences()), Refined(Sentences(), TextCuts(partial(task_credit.step_ends)))):
+        assert segmenter.knows_tasks
+        segmenter.check_problem(own)
+        with pytest.raises(ValueError, match="scorer/segments=task_steps reads problems of data=chain or graph only"):
+            segmenter.check_problem(foreign)
+    for segmenter in (of_user, Sentences(), Refined(Sentences(), of_user), FixedLength()):
+        assert not segmenter.knows_tasks
+        segmenter.check_problem(foreign)
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def test_a_worked_solution_is_no_final_answer(tmp_path: Path) -> None:
     assert "set answer_column=null and solution_column=answer" in message
     (read,) = FileProblems(path, answer_column=None, solution_column="answer")
     assert read.answer == "18"
-    for stated in ("Ann has 9-6=3 left. The answer is 3.", "Thus it is $\\boxed{3}$.", "**Answer: 3**", "#### 3"):
+    for stated in ("Ann has 9-6=3 left. The answer is 3.", "Thus it is $\\boxed{3}$.", "#### 3"):
         path = write(tmp_path / "x.jsonl", [{"problem": "q", "answer": stated}])
         assert "ends with '3'" in failure(path, solution_column=None)
     for stated in (
@@ -139,6 +139,10 @@ def test_a_worked_solution_is_no_final_answer(tmp_path: Path) -> None:
         "\\text{Answer: } 18",
         "Final Answer: $18$",
         "A: 3",
+        "**\\boxed{18}**",
+        "x = \\boxed{5}",
+        "\\displaystyle\\boxed{18}",
+        "\\boxed{3}, \\boxed{5}",
         "The answer is: \\(3\\)",
     ):
         (read,) = FileProblems(write(tmp_path / "y.jsonl", [{"problem": "q", "answer": stated}]), solution_column=None)

@@ -143,7 +143,8 @@ def test_an_arm_is_not_the_best_by_those_of_its_runs_that_did_not_fall_apart() -
     steady = [trial(0.5, {"scorer": "uniform", "seed": seed}) for seed in range(3)]
     mended = trial(0.1, {"scorer": "uniform", "seed": 2}, **fell)  # which was run again
     broken = trial(0.1, {"scorer": "uniform", "seed": 9}, state="failed", reason="OSError: disk full")
-    study = make_study("x", [], [*lucky, mended, *steady, broken])
+    other = trial(0.1, {"scorer": "uniform", "seed": 9, "optimizer.lr": 0.1}, **fell)  # a rate of no arm
+    study = make_study("x", [], [*lucky, mended, *steady, broken, other])
     assert [study.given_up(arm) for arm in study.arms] == [0, 2]
     curves: Curves = {}
     rows = results_table(study, curves)

@@ -144,7 +144,8 @@ class EvaluationCallback(L.Callback):
                 offer(trainer, named)
                 advantages = self._advantages(module, torch.cat(terms))
                 self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
-                if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:
+                shows = self.config.heatmap and rank() == 0
+                if shows and isinstance(module, PolicyOptimization) and group is not None and _readable(module, group[1], name):
                     place, rollouts = mine[group[0]], group[1]
                     shown = advantages[place] if advantages else [0.0] * self.config.samples
                     rollouts = dataclasses.replace(rollouts, step=_last_rollout(module, step))
@@ -157,6 +158,16 @@ class EvaluationCallback(L.Callback):
         if size < 2 or not isinstance(module, PolicyOptimization):
             return None
         return module.collector.advantages(reward_terms, size).view(-1, size).tolist()
+
+
+def _readable(module: PolicyOptimization, rollouts: Rollouts, name: str) -> bool:
+    """Whether the scorer knows the task of the problem that would be shown; it is told where it does not."""
+    try:
+        module.method.scorer.check_problem(rollouts.problems[0])
+    except ValueError as error:
+        log.warning("no heat-map of evaluation set %s: %s", name, error)
+        return False
+    return True
 
 
 def _group_to_show(

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
+from support.fixtures import TASK, LengthReward, make_module, make_stage, tiny_policy
 
-from oar_lightning.credit.scorers import Entropy
+from oar_lightning.credit.scorers import Entropy, Oracle
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.data.task_credit import TaskCredit
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.rollout.sampling import SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
@@ -55,3 +57,13 @@ def test_a_heatmaps_entropies_are_those_that_scorers_see(monkeypatch: pytest.Mon
     ((importance, entropy, mask),) = seen
     torch.testing.assert_close(entropy[mask], importance[mask], rtol=1e-4, atol=1e-5)
     assert entropy[mask].min() > 0
+
+
+def test_of_problems_that_the_scorer_does_not_know_there_is_no_heat_map(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = Oracle(TaskCredit())
+    module: Any = SimpleNamespace(method=SimpleNamespace(scorer=scorer))
+    rows: list[Any] = [SimpleNamespace(problems=(p,)) for p in (ChainProblems(TASK)[0], MathProblem("What is 2 + 2?", "4"))]
+    own, foreign = rows
+    assert callback._readable(module, own, "chain")
+    assert not callback._readable(module, foreign, "math500")
+    assert "no heat-map of evaluation set math500: scorer.locate reads problems of data=chain or graph only" in caplog.text
