@@ -60,7 +60,7 @@ class OwnModel:
         if self.model is not None:
             return
         parameters = list(policy.parameters())
-        check_trainer(in_shards(parameters), "")
+        check_sharding(in_shards(parameters))
         check_dtype(policy)
         self.model = copy.deepcopy(policy, {id(p): p for p in parameters if not p.requires_grad})
         turn_dropout_off(self.model)
@@ -185,13 +185,18 @@ def check_dtype(policy: Any) -> None:
 
 def check_trainer(sharded: bool, precision: str) -> None:
     """Raises: ValueError: for weights that are sharded over ranks, and a trainer that computes in float16."""
+    check_sharding(sharded)
+    if precision.startswith("16-"):
+        raise ValueError(_float16(f"trainer.precision={precision}"))
+
+
+def check_sharding(sharded: bool) -> None:
+    """Raises: ValueError: for weights that are sharded over ranks."""
     if sharded:
         raise ValueError(
             "the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded over the ranks; use "
             "trainer=deepspeed_zero2 or trainer=ddp"
         )
-    if precision.startswith("16-"):
-        raise ValueError(_float16(f"trainer.precision={precision}"))
 
 
 def _float16(what: str) -> str:

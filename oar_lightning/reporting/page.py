@@ -159,10 +159,10 @@ def about_results(study: Study, curves: Curves) -> str:
         text.append(f"Intervals over seeds: {INTERVALS}")
     if 1 in sizes:
         text.append("In italics: a single run's interval, over the evaluation's problems; other seeds are not in it.")
+    given_up = any(map(study.given_up, study.arms))
     if len(study.arms) > 1:
-        none = ", where none of its runs was given up" if any(map(study.given_up, study.arms)) else ""
-        text.append(f"Bold: the highest mean{none}.")
-    if any(map(study.given_up, study.arms)):
+        text.append(f"Bold: the highest mean{', where none of its runs was given up' if given_up else ''}.")
+    if given_up:
         text.append("Runs that were given up are in no mean and no difference: an arm that has some looks better than it is.")
     return wrapped(" ".join(text))
 

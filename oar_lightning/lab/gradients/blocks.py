@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.assign import as_taught, assign_credit, rows_to_score
+from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.data.stream import ProblemSource, ProblemStream
@@ -119,12 +119,7 @@ def sample_block(
             )
             rollouts = dataclasses.replace(rollouts, advantages=advantages.float())
             credit: dict[str, Weighted] = {
-                name: as_taught(
-                    assign_credit(model, rollouts, arm.scorer, arm.gate, everything=True),
-                    rollouts,
-                    rows_to_score(rollouts, arm.scorer, arm.gate),
-                )
-                for name, arm in arms.items()
+                name: assign_credit(model, rollouts, arm.scorer, arm.gate) for name, arm in arms.items()
             }
             gradients = policy_gradients(
                 model, rollouts, credit, method.loss, method.sampling.max_new_tokens, token_budget, coordinates
