@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.decoder import PlainDecoder, choose_decoder, learning_decoder, states_before
@@ -13,6 +13,7 @@ from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.training.method import Method
 from oar_lightning.training.precision import update_precision
+from oar_lightning.training.shared_prompts import shared_tokens
 from oar_lightning.types import Rollouts
 
 
@@ -50,18 +51,35 @@ class UpdateForward:
         self._compiled: Any = None
         self._plain: bool | None = False if same_order else None
 
-    def __call__(self, rollouts: Rollouts, method: Method) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+    def __call__(
+        self, rollouts: Rollouts, method: Method, states: Float[Tensor, "k H"] | None = None
+    ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+        """`states`: those that predict the response tokens, where `SharedPrompts` has made them."""
         with update_precision(method.update, rollouts.token_ids.device):
+            if states is not None:
+                return completion_logprobs(self.model, rollouts, method, states=states)
             if method.update.compile:
                 if self._compiled is None:  # dynamic: lengths differ from pass to pass
                     self._compiled = torch.compile(base_model(self.model).get_decoder(), dynamic=True)
                 return completion_logprobs(self.model, rollouts, method, decoder=self._compiled)
             return completion_logprobs(self.model, rollouts, method, states=self._plain_states(rollouts))
 
-    def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "k H"] | None:
+    def prompt_tokens(self, rollouts: Rollouts, rows: Int[Tensor, " n"], method: Method) -> int:
+        """The padded tokens of the prompts of these rows of an optimizer step where they are to be `SharedPrompts`, else 0."""
+        update = method.update
+        if update.compile or update.budget.auto:  # whose passes may be made again
+            return 0
+        tokens = shared_tokens(rollouts, rows, update.microbatches, update.budget.tokens)
+        with update_precision(update, rollouts.token_ids.device):
+            return tokens if tokens and self._decoder() is not None else 0
+
+    def _decoder(self) -> PlainDecoder | None:
         if self._plain is None:  # compares the two forms
             self._plain = isinstance(choose_decoder(self.model), PlainDecoder)
-        decoder = learning_decoder(self.model) if self._plain else None
+        return learning_decoder(self.model) if self._plain else None
+
+    def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "k H"] | None:
+        decoder = self._decoder()
         if decoder is None:
             return None
         return states_before(self.model, decoder, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)

@@ -33,6 +33,7 @@ from oar_lightning.training.passes import Passes, plan_passes
 from oar_lightning.training.policy_module import PolicyModule
 from oar_lightning.training.precision import float32_by_default, precision_of
 from oar_lightning.training.schedule import Schedule
+from oar_lightning.training.shared_prompts import SharedPrompts
 from oar_lightning.training.slots import Slot
 from oar_lightning.training.step_log import StepLog
 from oar_lightning.training.update_state import Stateful, UpdateState
@@ -73,6 +74,7 @@ class PolicyOptimization(PolicyModule):
         self.seed = seed
         self.experience: Experience | None = None
         self.passes: Passes | None = None
+        self.prompts: SharedPrompts | None = None
 
     @property
     def method(self) -> Method:
@@ -93,8 +95,12 @@ class PolicyOptimization(PolicyModule):
         """This slot's share of the optimizer step's loss; None where no completion has anything to teach."""
         assert self.experience is not None, "the first slot of a batch of rollouts, or the checkpoint, brings experience"
         if slot.microbatch == 0 or self.passes is None:
-            self.passes = plan_passes(self.experience, slot, self.method, self.seed)
+            self.passes = plan_passes(self.experience, slot, self.method, self.seed, self.forward_pass.prompt_tokens)
             self.micro_batches.begin(self.passes)
+            self.prompts = None
+            if self.passes.prompt_tokens:
+                rows, passes = self.passes.rows, len(self.passes.micro_batches)
+                self.prompts = SharedPrompts(self.model, self.experience.rollouts, rows, passes)
         return self.micro_batches.run(self.passes.micro_batch(slot.microbatch), self.share_of_loss)
 
     def share_of_loss(self, rows: Tensor) -> Share:
@@ -103,7 +109,8 @@ class PolicyOptimization(PolicyModule):
         assert self.passes is not None
         part = self.experience.select(rows)
         rollouts, credit = part.rollouts, part.credit
-        logprobs, entropy = self.forward_pass(rollouts, self.method)
+        states = None if self.prompts is None else self.prompts.states(rollouts, rows)
+        logprobs, entropy = self.forward_pass(rollouts, self.method, states)
         inputs = LossInputs(
             logprobs,
             logprobs.detach() if rollouts.old_logprobs is None else rollouts.old_logprobs,

@@ -32,6 +32,7 @@ __all__ = [
     "join",
     "learning_decoder",
     "plain_decoder",
+    "states_after",
     "states_before",
 ]
 
@@ -121,3 +122,14 @@ def states_before(
     read = (columns - 1 - to_front[:, :1]).clamp(min=0)
     start = empty_past(torch.zeros_like(to_front[:, 0]))
     return decoder.read(start, embed(model, token_ids.gather(1, to_front)), (read, valid))
+
+
+def states_after(
+    model: Any, decoder: PlainDecoder, past: Past, token_ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"]
+) -> Float[Tensor, "k H"]:
+    """As `states_before`, of rows whose first columns are those of `past`, and are not run again. Tokens that are masked are
+    behind the column after these."""
+    columns, valid = masked_positions(mask)
+    inputs = token_ids[:, past.width : max(past.width + 1, int(columns.max()))]  # the last token is predicted, not read
+    read = (columns - 1 - past.width).clamp(min=0)
+    return decoder.read(past, embed(model, inputs), (read, valid))
