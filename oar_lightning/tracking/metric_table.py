@@ -153,7 +153,7 @@ METRICS: tuple[Metric, ...] = (
         ("clip_ratio/cispo_mean", SHARE, "tokens with a positive advantage whose weight is capped", "`loss.surrogate=cispo`"),
         ("update/padding", SHARE, "padding among the tokens of all passes", LEARNED),
         ("update/passes", NUMBER, "forward-backward passes of the step", LEARNED),
-        ("update/microbatch_tokens", TOKENS, "padded tokens of the largest pass", LEARNED),
+        ("update/microbatch_tokens", TOKENS, "padded tokens of the largest pass, without prompts that are run once", LEARNED),
         ("update/skipped_steps", NUMBER, "steps left out so far because the gradient was not finite", "a step is left out"),
         ("too_long_frac", SHARE, "demonstrations longer than `supervised.max_tokens`, which are left out", WARM_START),
     ),

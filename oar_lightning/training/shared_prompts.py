@@ -87,7 +87,9 @@ def distinct_prompts(rollouts: Rollouts, rows: Int[Tensor, " n"]) -> tuple[Int[T
 
 
 def _copy(original: Tensor) -> Tensor:
-    """A copy that collects gradients; the original's own gradient brings them along."""
+    """A copy that collects gradients; the original's own gradient brings them along. Itself where it has none."""
+    if not original.requires_grad:  # all weights before it are frozen
+        return original
     copy = original.detach().requires_grad_()
     original.register_hook(lambda gradient: gradient if copy.grad is None else gradient + copy.grad)
     return copy

@@ -33,9 +33,10 @@ class UpdatePlan:
         inner_epochs: how often a batch of rollouts is used (mu in 2402.03300).
         minibatches: optimizer steps per inner epoch.
         microbatches: micro-batches per optimizer step at most; bounds memory, does not change the gradient but by rounding.
-        token_budget: padded tokens of one pass. As few micro-batches are made as stay within it; where `microbatches` are too
-            few for that, their sizes are even (and `update/microbatch_tokens` exceeds the budget). None: always
-            `microbatches`. `auto`: halved where memory runs out; a micro-batch above it then takes several passes.
+        token_budget: padded tokens of one pass, and of prompts that are run once for the step. As few micro-batches are made as
+            stay within it; where `microbatches` are too few for that, their sizes are even (and `update/microbatch_tokens`
+            exceeds the budget). None: always `microbatches`. `auto`: halved where memory runs out; a micro-batch above it then
+            takes several passes.
         compile: `torch.compile` the decoder of the update's passes; the first step then takes half a minute or more.
         dtype: of the products of the passes whose log-probabilities the loss reads, by autocast: the update's, and those of the
             old and the reference policy. Sampling and scoring keep theirs. None: that of the trainer's `precision`; `float32`

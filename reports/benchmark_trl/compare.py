@@ -32,7 +32,7 @@ import page  # noqa: E402  (this folder is no package)
 from oar_lightning.benchmark.machine_load import Load, is_quiet  # noqa: E402
 
 TRL_VERSION = "1.16.0"
-ROUNDS = {"tiny": 8, "wide": 4}
+ROUNDS = {"tiny": 16, "wide": 4}
 TRIES = 5
 """A step that was not quiet is repeated until there are so many tries; the quietest of them counts."""
 

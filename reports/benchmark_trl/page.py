@@ -153,7 +153,8 @@ other's results as they are.
   take turns step by step, those whose turn it is not being blocked in a read. Every round begins with another one. The ratio
   is the median of the rounds' ratios.
 - **Here**: `PolicyOptimization` under `lightning.Trainer.fit`, `+experiment=grpo` and `+experiment=oar_g`, 8 micro-batches as
-  in the default config. No evaluation, no checkpoint; metrics are computed and kept in memory.
+  in the default config. No evaluation, no checkpoint; metrics are computed and kept in memory. The update runs each prompt once
+  for all its completions, TRL's with each of them.
 - **TRL**: `GRPOTrainer.train()` with a callback that waits. Gradient checkpointing, bf16, logging, saving and the progress bar
   are off (its defaults would cost time here); the optimizer is its default, fused AdamW. All completions are one batch, or 4
   micro-batches; with and without the switch that this project's command sets on a CPU (`TRANSFORMERS_SDPA_FORCE_GQA=1`:

@@ -36,16 +36,20 @@ def rollouts(prompts: list[list[int]] = PROMPTS, group: int = 4, longest: int = 
 
 def gradients(model: Any) -> dict[str, Tensor]:
     """Those that backward passes have left, which then are cleared."""
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
     model.zero_grad()
     return found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("passes", [[16], [5, 11], [1, 6, 2, 7]], ids=["one pass", "two", "four"])
-def test_log_probabilities_and_their_gradient_are_those_of_whole_rows(family: str, passes: list[int]) -> None:
+@pytest.mark.parametrize("frozen", [False, True], ids=["all learn", "the first layer is frozen"])
+def test_log_probabilities_and_their_gradient_are_those_of_whole_rows(family: str, passes: list[int], frozen: bool) -> None:
     """In random order, so that every pass has rows of several prompts; and with rows of the batch that no pass has."""
     model, batch = random_model(family, torch.float64), rollouts([*PROMPTS, [17, 18]])
+    if frozen:
+        model.get_input_embeddings().requires_grad_(False)
+        model.model.layers[0].requires_grad_(False)
     order = torch.randperm(16, generator=torch.Generator().manual_seed(4))
     factors = torch.randn(batch.token_ids.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     whole = batch.select(order)
