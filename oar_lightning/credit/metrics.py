@@ -10,7 +10,7 @@ from oar_lightning.credit.component import group_advantages_of, region_mask
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.gates.bilevel import invalid_rows
 from oar_lightning.credit.scorers import Scorer
-from oar_lightning.objective.diagnostics import mean_correlation, position_in, sum_and_count, weight_shape
+from oar_lightning.objective.diagnostics import mean_correlation, position_in, sum_and_count, weight_shapes
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Credit, Rollouts
 
@@ -38,11 +38,9 @@ def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums
     count = mask.sum(1)
     group = group_advantages_of(rollouts)[scored]
     correlation, usable = mean_correlation(rows.importance, position_in(mask), mask)
-    shapes = [
-        weight_shape(sizes(w[m].double(), a[m].double())) for w, a, m in zip(rows.weights, rows.advantages, mask, strict=True)
-    ]
+    shapes = weight_shapes(sizes(rows, mask), mask)
     metrics.add({"credit/uniform_frac": sum_and_count(uniform(rows, mask).double())})
-    metrics.add({f"credit/{name}": (sum(shape[name] for shape in shapes), float(len(shapes))) for name in shapes[0]})
+    metrics.add({f"credit/{name}": (float(values.sum()), float(len(values))) for name, values in shapes.items()})
     signal = group != 0
     flips = ((rows.advantages * group[:, None] < 0) & mask).sum(1) / count
     metrics.add(
@@ -69,9 +67,12 @@ def scorer_metrics(rollouts: Rollouts, scorer: Scorer, scored: Int[Tensor, " n"]
     return metrics
 
 
-def sizes(weights: Float[Tensor, " R"], advantages: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
-    """The sizes of a completion's weights; of its advantages over their mean where it has no group advantage, so no weights."""
-    return weights.abs() if bool(weights.any()) else advantages.abs() / advantages.abs().mean().clamp(min=1e-12)
+def sizes(credit: Credit, mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+    """The sizes of each completion's weights; of its advantages over their mean where it has no group advantage, so no
+    weights."""
+    weights, advantages = (x.double().abs().masked_fill(~mask, 0.0) for x in (credit.weights, credit.advantages))
+    mean = (advantages.sum(1) / mask.sum(1)).clamp(min=1e-12)
+    return torch.where(weights.any(1)[:, None], weights, advantages / mean[:, None])
 
 
 def uniform(credit: Credit, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, " B"]:

@@ -50,17 +50,24 @@ def sum_and_count(values: Tensor) -> tuple[float, float]:
 
 def weight_shape(w: Float[Tensor, " R"]) -> dict[str, float]:
     """Inequality measures of one completion's weights (all >= 0)."""
-    n, total = len(w), float(w.sum())
-    ordered = w.sort().values
-    ranks = torch.arange(1, n + 1, dtype=w.dtype, device=w.device)
-    top = max(1, round(0.1 * n))
-    return {
-        "ess_ratio": total**2 / (n * float(w.square().sum())) if total > 0 else 1.0,
-        "top10_mass": float(ordered[-top:].sum()) / total if total > 0 else 0.0,
-        "gini": float((2 * ranks - n - 1) @ ordered) / (n * total) if total > 0 else 0.0,
-        "weight_max": float(ordered[-1]),
-        "mass_error": abs(total / n - 1),
+    shapes = weight_shapes(w[None], torch.ones_like(w[None], dtype=torch.bool))
+    return {name: float(value) for name, value in shapes.items()}
+
+
+def weight_shapes(w: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> dict[str, Float[Tensor, " B"]]:
+    """Inequality measures of each completion's weights (all >= 0) of masked tokens, of which each has one or more."""
+    n, place = mask.sum(1), torch.arange(w.shape[1], dtype=w.dtype, device=w.device)
+    ordered = w.masked_fill(~mask, -torch.inf).sort(1, descending=True).values
+    ordered = ordered.masked_fill(place >= n[:, None], 0.0)
+    total, top = ordered.sum(1), (0.1 * n.double()).round().clamp(min=1)
+    above = (n[:, None] - 2 * place - 1) * ordered  # how many weights are below a weight, less how many are above it
+    measured = {
+        "ess_ratio": (total.square() / (n * ordered.square().sum(1)), 1.0),
+        "top10_mass": (ordered.masked_fill(place >= top[:, None], 0.0).sum(1) / total, 0.0),
+        "gini": (above.sum(1) / (n * total), 0.0),
     }
+    unequal = {name: value.masked_fill(~(total > 0), nothing) for name, (value, nothing) in measured.items()}
+    return {**unequal, "weight_max": ordered[:, 0], "mass_error": (total / n - 1).abs()}
 
 
 def mean_correlation(a: Float[Tensor, "B S"], b: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,10 +22,11 @@ MOST_HELD = 1.25
 
 
 class SharedPrompts:
-    """The keys and values of an optimizer step's prompts, with gradients; `states` is to be called once for each pass.
+    """The prompts of an optimizer step, with gradients: their keys and values, and the decoder's weights in the plain form.
+    `states` is to be called once for each pass.
 
-    Every pass but the last reads copies of them, which collect the gradients of their completions. The last one reads the
-    originals, and its backward pass takes the collected gradients along into the prompts.
+    Every pass but the last reads copies of these, which collect the gradients. The last one reads the originals, and its
+    backward pass takes the collected gradients along into the prompts and into the policy's own weights.
 
     Args:
         model: the policy, which has a decoder that learns in the plain form.
@@ -39,26 +41,44 @@ class SharedPrompts:
         self.width = shared_width(rollouts)
         prompts, owner = distinct_prompts(rollouts, rows)
         self.owner = torch.full_like(rollouts.token_ids[:, 0], -1).index_put((rows,), owner)
-        first, token_ids = prompts[:, 0], prompts[:, 1:]
+        self.first, token_ids = prompts[:, 0], prompts[:, 1:]
         read_at = torch.zeros_like(token_ids[:, :1]), torch.ones_like(token_ids[:, :1], dtype=torch.bool)  # not used
         decoder = learning_decoder(model)
         assert decoder is not None
-        past = decoder(empty_past(first), embed(model, token_ids), read_at, keep=True)[1]
+        self.decoder = decoder
+        past = decoder(empty_past(self.first), embed(model, token_ids), read_at, keep=True)[1]
         assert past is not None
-        self.past, self.copies = past, Past(tuple(map(_copy, past.keys)), tuple(map(_copy, past.values)), first)
+        self.originals = [*past.keys, *past.values, *decoder.weights]
+        self.copies = [original.detach().requires_grad_(original.requires_grad) for original in self.originals]
 
     def states(self, rollouts: Rollouts, rows: Int[Tensor, " n"]) -> Float[Tensor, "k H"]:
         """The states that predict the response tokens of these rows, row by row; `rollouts` are the rows' own."""
         self.passes_left -= 1
-        source, owner = self.copies if self.passes_left else self.past, self.owner[rows]
+        tensors = self.copies if self.passes_left else _Together.apply(self.copies, *self.originals)
         if not self.passes_left:
-            del self.copies, self.past  # the graph keeps them until the backward pass
+            self.copies, self.originals = [], []  # the graph keeps them until the backward pass
+        layers, owner = len(self.decoder.layers), self.owner[rows]
         start = self.width - shared_width(rollouts)  # before it these rows have padding
-        keys, values = (tuple(layer[:, :, start:].index_select(0, owner) for layer in layers) for layers in source[:2])
-        decoder = learning_decoder(self.model)
-        assert decoder is not None
-        past = Past(keys, values, source.first[owner] - start)
+        own = [layer[:, :, start:].index_select(0, owner) for layer in tensors[: 2 * layers]]
+        past = Past(tuple(own[:layers]), tuple(own[layers:]), self.first[owner] - start)
+        decoder = self.decoder.with_weights(tensors[2 * layers :])
         return states_after(self.model, decoder, past, rollouts.token_ids, rollouts.response_mask)
+
+
+class _Together(torch.autograd.Function):
+    """The originals. Their gradients are those that arrive here and those that copies have collected."""
+
+    @staticmethod
+    def forward(ctx: Any, copies: Sequence[Tensor], *originals: Tensor) -> tuple[Tensor, ...]:
+        ctx.copies = copies
+        ctx.set_materialize_grads(False)
+        return tuple(original.view_as(original) for original in originals)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        collected = [copy.grad for copy in ctx.copies]
+        pairs = zip(gradients, collected, strict=True)
+        return None, *(b if a is None else a if b is None else a + b for a, b in pairs)
 
 
 def shared_tokens(rollouts: Rollouts, rows: Int[Tensor, " n"], passes: int, token_budget: int | None) -> int:
@@ -84,12 +104,3 @@ def distinct_prompts(rollouts: Rollouts, rows: Int[Tensor, " n"]) -> tuple[Int[T
     first = rollouts.attention_mask[rows].long().argmax(1)
     described = torch.cat([first[:, None], rollouts.token_ids[rows, : shared_width(rollouts)]], 1)
     return described.unique(dim=0, return_inverse=True)
-
-
-def _copy(original: Tensor) -> Tensor:
-    """A copy that collects gradients; the original's own gradient brings them along. Itself where it has none."""
-    if not original.requires_grad:  # all weights before it are frozen
-        return original
-    copy = original.detach().requires_grad_()
-    original.register_hook(lambda gradient: gradient if copy.grad is None else gradient + copy.grad)
-    return copy

@@ -9,7 +9,14 @@ import pytest
 import torch
 from support.toy import rollouts_of
 
-from oar_lightning.objective.diagnostics import group_std, mean_correlation, position_in, rollout_metrics, weight_shape
+from oar_lightning.objective.diagnostics import (
+    group_std,
+    mean_correlation,
+    position_in,
+    rollout_metrics,
+    weight_shape,
+    weight_shapes,
+)
 
 
 def shape_of(*weights):
@@ -50,6 +57,19 @@ def test_gini_and_top10_by_brute_force():
     assert measured["gini"] == pytest.approx(np.abs(w[:, None] - w[None]).mean() / (2 * w.mean()), abs=1e-12)
     assert measured["top10_mass"] == pytest.approx(np.sort(w)[-4:].sum() / w.sum(), abs=1e-12)
     assert measured["ess_ratio"] == pytest.approx(w.sum() ** 2 / (40 * (w**2).sum()), abs=1e-12)
+
+
+def test_shapes_of_many_completions_are_those_of_each():
+    """Whatever stands at tokens that are not masked, and where all weights of a completion are 0."""
+    rng = torch.Generator().manual_seed(1)
+    weights = torch.rand(6, 30, dtype=torch.float64, generator=rng) ** 3
+    mask = torch.rand(6, 30, generator=rng) < torch.tensor([1.0, 0.7, 0.3, 0.5, 0.5, 0.0])[:, None]
+    mask[5, 7] = True
+    weights[3] = 0.0
+    measured = weight_shapes(weights.masked_fill(~mask, torch.nan), mask)
+    for row in range(6):
+        expected = weight_shape(weights[row, mask[row]])
+        assert {name: float(values[row]) for name, values in measured.items()} == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(("n", "top"), [(1, 1), (9, 1), (14, 1), (16, 2), (24, 2), (26, 3), (99, 10)])

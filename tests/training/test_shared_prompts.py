@@ -58,7 +58,7 @@ def test_log_probabilities_and_their_gradient_are_those_of_whole_rows(family: st
     wanted = gradients(model)
 
     prompts = SharedPrompts(model, batch, order, len(passes))
-    assert prompts.past.keys[0].shape[0] == len(PROMPTS)
+    assert len(prompts.copies[0]) == len(PROMPTS)
     found = {}
     for rows in order.split(passes):  # each forward pass with its backward pass, as a step makes them
         part = batch.select(rows)

@@ -7,6 +7,8 @@ small models the modules' many small operations take longer than their arithmeti
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,6 +50,16 @@ class PlainLayer:
     gate_up: Weights
     down: Weights
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> PlainLayer:
+        """The same with other weights."""
+
+        def of(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return change(value)
+            return value if value is None else Weights(change(value.matrix))
+
+        return PlainLayer(**{name: of(value) for name, value in vars(self).items()})
+
 
 @dataclass(frozen=True)
 class PlainDecoder:
@@ -72,6 +84,26 @@ class PlainDecoder:
     ) -> tuple[Float[Tensor, "n A H"], Past | None]:
         x, kept = self._run(past, inputs_embeds, read_at, keep, records, alone_at, False)
         return x.unflatten(0, read_at[0].shape), kept
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """All of them."""
+        found: list[Tensor] = []
+
+        def keep(weight: Tensor) -> Tensor:
+            found.append(weight)
+            return weight
+
+        self._changed(keep)
+        return found
+
+    def with_weights(self, weights: Sequence[Tensor]) -> PlainDecoder:
+        """The same with other weights, in the order of `weights`."""
+        left = iter(weights)
+        return self._changed(lambda _: next(left))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> PlainDecoder:
+        return dataclasses.replace(self, layers=tuple(layer.changed(change) for layer in self.layers), norm=change(self.norm))
 
     def read(self, past: Past, inputs_embeds: Float[Tensor, "n W H"], read_at: ReadAt) -> Float[Tensor, "k H"]:
         """As a call, but no more than the states of columns that are real, text by text. Each may be there once."""
