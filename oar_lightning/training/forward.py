@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.policy.decoder import PlainDecoder, choose_decoder, learning_decoder, states_before
+from oar_lightning.policy.decoder import PlainDecoder, choose_decoder, has_learning_decoder, learning_decoder, states_before
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.training.method import Method
 from oar_lightning.training.precision import update_precision
-from oar_lightning.training.shared_prompts import shared_tokens
+from oar_lightning.training.shared_prompts import Prompts, worth_sharing
 from oar_lightning.types import Rollouts
 
 
@@ -64,22 +64,23 @@ class UpdateForward:
                 return completion_logprobs(self.model, rollouts, method, decoder=self._compiled)
             return completion_logprobs(self.model, rollouts, method, states=self._plain_states(rollouts))
 
-    def prompt_tokens(self, rollouts: Rollouts, rows: Int[Tensor, " n"], method: Method) -> int:
-        """The padded tokens of the prompts of these rows of an optimizer step where they are to be `SharedPrompts`, else 0."""
+    def prompts(self, rollouts: Rollouts, rows: Int[Tensor, " n"], method: Method) -> Prompts | None:
+        """The prompts of these rows of an optimizer step, where they are to be `SharedPrompts`."""
         update = method.update
         if update.compile or update.budget.auto:  # whose passes may be made again
-            return 0
-        tokens = shared_tokens(rollouts, rows, update.microbatches, update.budget.tokens)
+            return None
         with update_precision(update, rollouts.token_ids.device):
-            return tokens if tokens and self._decoder() is not None else 0
+            if not (self._is_plain() and has_learning_decoder(self.model)):
+                return None
+        return worth_sharing(rollouts, rows, update.microbatches, update.budget.tokens)
 
-    def _decoder(self) -> PlainDecoder | None:
+    def _is_plain(self) -> bool:
         if self._plain is None:  # compares the two forms
             self._plain = isinstance(choose_decoder(self.model), PlainDecoder)
-        return learning_decoder(self.model) if self._plain else None
+        return self._plain
 
     def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "k H"] | None:
-        decoder = self._decoder()
+        decoder = learning_decoder(self.model) if self._is_plain() else None
         if decoder is None:
             return None
         return states_before(self.model, decoder, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)

@@ -95,12 +95,10 @@ class PolicyOptimization(PolicyModule):
         """This slot's share of the optimizer step's loss; None where no completion has anything to teach."""
         assert self.experience is not None, "the first slot of a batch of rollouts, or the checkpoint, brings experience"
         if slot.microbatch == 0 or self.passes is None:
-            self.passes = plan_passes(self.experience, slot, self.method, self.seed, self.forward_pass.prompt_tokens)
+            self.passes = plan_passes(self.experience, slot, self.method, self.seed, self.forward_pass.prompts)
             self.micro_batches.begin(self.passes)
-            self.prompts = None
-            if self.passes.prompt_tokens:
-                rows, passes = self.passes.rows, len(self.passes.micro_batches)
-                self.prompts = SharedPrompts(self.model, self.experience.rollouts, rows, passes)
+            prompts, passes = self.passes.prompts, len(self.passes.micro_batches)
+            self.prompts = None if prompts is None else SharedPrompts(self.model, prompts, passes)
         return self.micro_batches.run(self.passes.micro_batch(slot.microbatch), self.share_of_loss)
 
     def share_of_loss(self, rows: Tensor) -> Share:

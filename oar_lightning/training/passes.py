@@ -15,6 +15,7 @@ from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.policy.batching import even_chunks
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.method import Method
+from oar_lightning.training.shared_prompts import Prompts
 from oar_lightning.training.slots import Slot
 from oar_lightning.types import Rollouts
 
@@ -38,15 +39,13 @@ class Passes:
         micro_batches: the rows of each pass.
         denominators: what all ranks' losses of this step are averaged over.
         of_all_ranks: the number of passes on all ranks; 0 where no completion has a signal.
-        rows: those of all micro-batches.
-        prompt_tokens: padded tokens of the prompts that are run once, where the passes are of completions alone; else 0.
+        prompts: those that are run once, where the passes are of completions alone.
     """
 
     micro_batches: Sequence[MicroBatch]
     denominators: Denominators
     of_all_ranks: int
-    rows: Int[Tensor, " n"] = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    prompt_tokens: int = 0
+    prompts: Prompts | None = None
 
     def micro_batch(self, number: int) -> MicroBatch:
         return self.micro_batches[number] if number < len(self.micro_batches) else MicroBatch()
@@ -57,22 +56,24 @@ def plan_passes(
     slot: Slot,
     method: Method,
     seed: int,
-    prompt_tokens: Callable[[Rollouts, Tensor, Method], int] = lambda rollouts, rows, method: 0,
+    prompts_apart: Callable[[Rollouts, Tensor, Method], Prompts | None],
 ) -> Passes:
     """Divide this rank's rows of the slot's optimizer step into micro-batches. All ranks have to call it.
 
     Rows are grouped by length, so that passes hold little padding; which micro-batch a row is in does not matter. Completions
-    that have exactly zero gradient are left out, but counted in the denominators. `prompt_tokens` says how many tokens
-    of prompts are run apart; a row's length then is that of its completion, and a budget has room for these tokens, too.
+    that have exactly zero gradient are left out, but counted in the denominators. Where `prompts_apart` finds
+    prompts that are run once, a row's length is that of its completion, and a budget has room for these prompts, too.
     """
     update, rollouts = method.update, experience.rollouts
     rows = experience.minibatch(slot, update, seed, rank(), world_size())
     completions, tokens = len(rows), int(experience.loss_mask[rows].sum())
     if method.leaves_out_zero_advantage(rollouts):
         rows = rows[experience.credit.advantages[rows].ne(0).any(1)]
-    apart, budget = prompt_tokens(rollouts, rows, method), update.budget.tokens
-    lengths = (rollouts.response_mask if apart else rollouts.attention_mask)[rows].sum(1).clamp(min=1).tolist()
-    buckets = even_chunks(lengths, update.microbatches, None if budget is None else budget - apart)
+    prompts, budget, mask = prompts_apart(rollouts, rows, method), update.budget.tokens, rollouts.attention_mask
+    if prompts is not None:
+        budget, mask = None if budget is None else budget - prompts.tokens, rollouts.response_mask
+    lengths = mask[rows].sum(1).clamp(min=1).tolist()
+    buckets = even_chunks(lengths, update.microbatches, budget)
     micro_batches = [MicroBatch(rows[bucket], [lengths[i] for i in bucket]) for bucket in buckets]
     all_completions, all_tokens, all_passes = (
         sum(counts) for counts in zip(*all_gather((completions, tokens, len(buckets))), strict=True)
@@ -83,7 +84,7 @@ def plan_passes(
         float(method.sampling.max_new_tokens),
         max(1.0, float(all_passes)),
     )
-    return Passes(micro_batches, denominators, all_passes, rows, apart)
+    return Passes(micro_batches, denominators, all_passes, prompts)
 
 
 def largest_pass(passes: Sequence[Sequence[int]]) -> dict[str, float]:

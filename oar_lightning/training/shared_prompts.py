@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.attention import BLOCK
-from oar_lightning.policy.decoder import Past, empty_past, learning_decoder, states_after
-from oar_lightning.policy.language_model import align, embed
+from oar_lightning.policy.decoder import Past, distinct_texts, learning_decoder, read_texts, states_after
+from oar_lightning.policy.language_model import align
 from oar_lightning.types import Rollouts
 
 LEAST_SAVED = 0.2
@@ -19,6 +20,26 @@ LEAST_SAVED = 0.2
 attention, whose hidden part is computed: of long completions more than what is saved."""
 MOST_HELD = 1.25
 """The most tokens that may be held at once, those of the prompts and of one pass, over those of a pass without sharing."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The distinct prompts of an optimizer step, but for the last column, whose state predicts a completion's first token.
+
+    Args:
+        token_ids: left-padded.
+        first: the column of each one's first token.
+        owner: which of them a row of the batch has; -1 for rows that are not of this step.
+    """
+
+    token_ids: Int[Tensor, "p W"]
+    first: Int[Tensor, " p"]
+    owner: Int[Tensor, " B"]
+
+    @property
+    def tokens(self) -> int:
+        """Padded ones."""
+        return self.token_ids.numel()
 
 
 class SharedPrompts:
@@ -30,24 +51,15 @@ class SharedPrompts:
 
     Args:
         model: the policy, which has a decoder that learns in the plain form.
-        rollouts: the batch whose rows the passes take.
-        rows: those of the optimizer step.
-        passes: how many there are.
+        prompts: those of the step.
+        passes: how many the step has.
     """
 
-    def __init__(self, model: Any, rollouts: Rollouts, rows: Int[Tensor, " n"], passes: int) -> None:
-        self.model = model
-        self.passes_left = passes
-        self.width = shared_width(rollouts)
-        prompts, owner = distinct_prompts(rollouts, rows)
-        self.owner = torch.full_like(rollouts.token_ids[:, 0], -1).index_put((rows,), owner)
-        self.first, token_ids = prompts[:, 0], prompts[:, 1:]
-        read_at = torch.zeros_like(token_ids[:, :1]), torch.ones_like(token_ids[:, :1], dtype=torch.bool)  # not used
+    def __init__(self, model: Any, prompts: Prompts, passes: int) -> None:
         decoder = learning_decoder(model)
         assert decoder is not None
-        self.decoder = decoder
-        past = decoder(empty_past(self.first), embed(model, token_ids), read_at, keep=True)[1]
-        assert past is not None
+        self.model, self.decoder, self.prompts, self.passes_left = model, decoder, prompts, passes
+        past = read_texts(model, decoder, prompts.token_ids, prompts.first)
         self.originals = [*past.keys, *past.values, *decoder.weights]
         self.copies = [original.detach().requires_grad_(original.requires_grad) for original in self.originals]
 
@@ -57,10 +69,10 @@ class SharedPrompts:
         tensors = self.copies if self.passes_left else _Together.apply(self.copies, *self.originals)
         if not self.passes_left:
             self.copies, self.originals = [], []  # the graph keeps them until the backward pass
-        layers, owner = len(self.decoder.layers), self.owner[rows]
-        start = self.width - shared_width(rollouts)  # before it these rows have padding
+        layers, owner = len(self.decoder.layers), self.prompts.owner[rows]
+        start = self.prompts.token_ids.shape[1] - shared_width(rollouts)  # before it these rows have padding
         own = [layer[:, :, start:].index_select(0, owner) for layer in tensors[: 2 * layers]]
-        past = Past(tuple(own[:layers]), tuple(own[layers:]), self.first[owner] - start)
+        past = Past(tuple(own[:layers]), tuple(own[layers:]), self.prompts.first[owner] - start)
         decoder = self.decoder.with_weights(tensors[2 * layers :])
         return states_after(self.model, decoder, past, rollouts.token_ids, rollouts.response_mask)
 
@@ -81,26 +93,25 @@ class _Together(torch.autograd.Function):
         return None, *(b if a is None else a if b is None else a + b for a, b in pairs)
 
 
-def shared_tokens(rollouts: Rollouts, rows: Int[Tensor, " n"], passes: int, token_budget: int | None) -> int:
-    """The padded tokens of these rows' prompts, run once; 0 where that does not pay, or leaves one of at most so many passes
-    too little room."""
+def worth_sharing(rollouts: Rollouts, rows: Int[Tensor, " n"], passes: int, token_budget: int | None) -> Prompts | None:
+    """The prompts of these rows; None where running them once does not pay, or leaves one of at most so many passes too little
+    room."""
     if shared_width(rollouts) < 1 or not len(rows) or align(rollouts.attention_mask[rows]) is None:
-        return 0
-    responses = rollouts.response_mask[rows].sum(1)
-    tokens, completions = int(rollouts.attention_mask[rows].sum()), int(responses.sum())
-    once = distinct_prompts(rollouts, rows)[0][:, 1:].numel()
+        return None
+    prompts, responses = distinct_prompts(rollouts, rows), rollouts.response_mask[rows].sum(1)
+    once, tokens, completions = prompts.tokens, int(rollouts.attention_mask[rows].sum()), int(responses.sum())
     fits = once * passes + completions <= MOST_HELD * tokens if token_budget is None else 2 * once <= token_budget
     pays = tokens - completions - once >= LEAST_SAVED * tokens and int(responses.max()) < 2 * BLOCK
-    return once if fits and pays else 0
+    return prompts if fits and pays else None
+
+
+def distinct_prompts(rollouts: Rollouts, rows: Int[Tensor, " n"]) -> Prompts:
+    """Those of these rows."""
+    first = rollouts.attention_mask[rows].long().argmax(1)
+    token_ids, begins, owner = distinct_texts(rollouts.token_ids[rows, : shared_width(rollouts)], first)
+    return Prompts(token_ids, begins, torch.full_like(rollouts.token_ids[:, 0], -1).index_put((rows,), owner))
 
 
 def shared_width(rollouts: Rollouts) -> int:
-    """The columns of the prompts that are run once: all but the last, whose state predicts a completion's first token."""
+    """The columns of prompts but the last."""
     return int(rollouts.response_mask.any(0).long().argmax()) - 1
-
-
-def distinct_prompts(rollouts: Rollouts, rows: Int[Tensor, " n"]) -> tuple[Int[Tensor, "p W"], Int[Tensor, " n"]]:
-    """The first token's column and the shared columns of each distinct prompt, and which of them each row has."""
-    first = rollouts.attention_mask[rows].long().argmax(1)
-    described = torch.cat([first[:, None], rollouts.token_ids[rows, : shared_width(rollouts)]], 1)
-    return described.unique(dim=0, return_inverse=True)

@@ -17,7 +17,7 @@ from oar_lightning.policy.attention import BLOCK
 from oar_lightning.policy.decoder import PlainDecoder
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.training import shared_prompts
-from oar_lightning.training.shared_prompts import SharedPrompts, shared_tokens
+from oar_lightning.training.shared_prompts import SharedPrompts, distinct_prompts, worth_sharing
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import Rollouts
 
@@ -57,7 +57,7 @@ def test_log_probabilities_and_their_gradient_are_those_of_whole_rows(family: st
     (expected * factors[order][:, batch.columns(order)]).sum().backward()
     wanted = gradients(model)
 
-    prompts = SharedPrompts(model, batch, order, len(passes))
+    prompts = SharedPrompts(model, distinct_prompts(batch, order), len(passes))
     assert len(prompts.copies[0]) == len(PROMPTS)
     found = {}
     for rows in order.split(passes):  # each forward pass with its backward pass, as a step makes them
@@ -74,24 +74,29 @@ def test_log_probabilities_and_their_gradient_are_those_of_whole_rows(family: st
         assert (own[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
 
 
+def tokens_run_once(*args: Any) -> int:
+    prompts = worth_sharing(*args)
+    return 0 if prompts is None else prompts.tokens
+
+
 def test_tokens_of_the_prompts_are_counted_once_and_only_where_that_pays() -> None:
     everything = torch.arange(16)
     batch = rollouts()
     once = len(PROMPTS) * 5  # all columns of the longest but the last
-    assert shared_tokens(batch, everything, 1, None) == once
-    assert shared_tokens(batch, everything, 1, 2 * once) == once
-    assert not shared_tokens(batch, everything, 1, 2 * once - 1), "a pass would have less room than the prompts"
-    assert not shared_tokens(batch, everything, 9, None), "the prompts hold more than several of nine passes"
-    assert not shared_tokens(batch, everything[::4], 1, None), "one completion a prompt"
-    assert not shared_tokens(batch, everything[:0], 1, None)
-    assert not shared_tokens(rollouts([[7]] * 4), everything, 1, None), "one token, whose state predicts the first"
-    assert not shared_tokens(rollouts(longest=60), everything, 1, None), "most tokens are the completions'"
+    assert tokens_run_once(batch, everything, 1, None) == once
+    assert tokens_run_once(batch, everything, 1, 2 * once) == once
+    assert not tokens_run_once(batch, everything, 1, 2 * once - 1), "a pass would have less room than the prompts"
+    assert not tokens_run_once(batch, everything, 9, None), "the prompts hold more than several of nine passes"
+    assert not tokens_run_once(batch, everything[::4], 1, None), "one completion a prompt"
+    assert not tokens_run_once(batch, everything[:0], 1, None)
+    assert not tokens_run_once(rollouts([[7]] * 4), everything, 1, None), "one token, whose state predicts the first"
+    assert not tokens_run_once(rollouts(longest=60), everything, 1, None), "most tokens are the completions'"
     long = [list(range(20)) * 60]
-    assert shared_tokens(rollouts(long, 16, BLOCK), everything, 1, None)
-    assert not shared_tokens(rollouts(long, 16, 8 * BLOCK), everything, 1, None), "attention with a mask is too dear"
+    assert tokens_run_once(rollouts(long, 16, BLOCK), everything, 1, None)
+    assert not tokens_run_once(rollouts(long, 16, 8 * BLOCK), everything, 1, None), "attention with a mask is too dear"
     gap = batch.attention_mask.clone()
     gap[0, 3] = False
-    assert not shared_tokens(dataclasses.replace(batch, attention_mask=gap), everything, 1, None), (
+    assert not tokens_run_once(dataclasses.replace(batch, attention_mask=gap), everything, 1, None), (
         "a row with a gap between its tokens"
     )
 
@@ -130,4 +135,4 @@ def test_a_step_is_that_of_whole_rows(settings: dict[str, Any], monkeypatch: pyt
 @pytest.mark.parametrize("settings", [{"token_budget": "auto"}, {"compile": True}], ids=["auto", "compiled"])
 def test_passes_that_may_be_made_again_or_are_compiled_are_of_whole_rows(settings: dict[str, Any]) -> None:
     module = make_module(tiny_policy(), update=UpdatePlan(problems=2, group_size=4, **settings))
-    assert module.forward_pass.prompt_tokens(rollouts(), torch.arange(16), module.method) == 0
+    assert module.forward_pass.prompts(rollouts(), torch.arange(16), module.method) is None

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from oar_lightning.policy.decoder import Decoder, Past, empty_past, join
-from oar_lightning.policy.language_model import embed
+from oar_lightning.policy.decoder import Decoder, Past, distinct_texts, empty_past, join, read_texts
 from oar_lightning.policy.token_budget import TokenBudget
 
 PREFIX_DISCOUNT = 8
@@ -26,14 +25,11 @@ def read_prompts(
     """
     if not token_ids.shape[1]:
         return empty_past(first), torch.arange(len(first), device=first.device), 0
-    distinct, owner = torch.cat([first[:, None], token_ids], 1).unique(dim=0, return_inverse=True)
+    distinct, begins, owner = distinct_texts(token_ids, first)
 
     def read(chunk: list[int]) -> Past:
-        rows = distinct[chunk[0] : chunk[-1] + 1]  # all rows have one length, so a chunk is a range of them
-        read_at = torch.zeros_like(rows[:, :1]), torch.ones_like(rows[:, :1], dtype=torch.bool)  # its state is not used
-        _, past = decoder(empty_past(rows[:, 0]), embed(model, rows[:, 1:]), read_at, keep=True)
-        assert past is not None
-        return past
+        rows = slice(chunk[0], chunk[-1] + 1)  # all rows have one length, so a chunk is a range of them
+        return read_texts(model, decoder, distinct[rows], begins[rows])
 
     pasts = [past for _, past in token_budget.run_in_chunks([token_ids.shape[1]] * len(distinct), read)]
     return join(pasts), owner, len(distinct) * token_ids.shape[1]

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt, masked_positions
-from oar_lightning.policy.decoder.build_plain import learning_decoder, plain_decoder
+from oar_lightning.policy.decoder.build_plain import has_learning_decoder, learning_decoder, plain_decoder
 from oar_lightning.policy.decoder.graphs import GraphTexts, can_record
 from oar_lightning.policy.decoder.growing import GrowingTexts, ModuleTexts, PlainTexts
 from oar_lightning.policy.decoder.modules import ModuleDecoder
@@ -27,11 +27,14 @@ __all__ = [
     "PlainDecoder",
     "PlainTexts",
     "choose_decoder",
+    "distinct_texts",
     "empty_past",
     "growing_texts",
+    "has_learning_decoder",
     "join",
     "learning_decoder",
     "plain_decoder",
+    "read_texts",
     "states_after",
     "states_before",
 ]
@@ -100,6 +103,22 @@ def growing_texts(model: Any, first: Int[Tensor, " n"], limit: int) -> GrowingTe
     if isinstance(decoder, PlainDecoder):
         return PlainTexts(model, decoder, first, limit)
     return ModuleTexts(model, first, limit)
+
+
+def distinct_texts(
+    token_ids: Int[Tensor, "N T"], first: Int[Tensor, " N"]
+) -> tuple[Int[Tensor, "m T"], Int[Tensor, " m"], Int[Tensor, " N"]]:
+    """The distinct ones of texts that begin in column `first`, where these begin, and which of them each text is."""
+    distinct, owner = torch.cat([first[:, None], token_ids], 1).unique(dim=0, return_inverse=True)
+    return distinct[:, 1:], distinct[:, 0], owner
+
+
+def read_texts(model: Any, decoder: Decoder, token_ids: Int[Tensor, "N T"], first: Int[Tensor, " N"]) -> Past:
+    """The past of texts that begin in column `first`."""
+    read_at = torch.zeros_like(token_ids[:, :1]), torch.ones_like(token_ids[:, :1], dtype=torch.bool)  # its state is not used
+    past = decoder(empty_past(first), embed(model, token_ids), read_at, keep=True)[1]
+    assert past is not None
+    return past
 
 
 def states_before(

@@ -31,16 +31,19 @@ def plain_decoder(model: Any, pack: bool = True) -> PlainDecoder | None:
 
 @torch.enable_grad()
 def learning_decoder(model: Any) -> PlainDecoder | None:
-    """The plain form with gradients to the model's parameters; None where there is none, for decoders larger than
-    `LEARNING_BYTES`, and for what the plain form does not do: dropout, gradient checkpointing, weights in shards."""
+    """The plain form with gradients to the model's parameters, where it `has_learning_decoder`."""
+    return _plain_form(model, pack=False) if has_learning_decoder(model) else None
+
+
+def has_learning_decoder(model: Any) -> bool:
+    """Not for decoders larger than `LEARNING_BYTES`, nor for what the plain form does not do: dropout, gradient checkpointing,
+    weights in shards, other architectures."""
     base = base_model(model)
     # the model's own answer has another name in each version of transformers
     recomputes = any(getattr(module, "gradient_checkpointing", False) for module in base.modules())
     if recomputes or in_shards(base.parameters()) or getattr(base.config, "attention_dropout", None):
-        return None
-    if not _has_plain_form(model, LEARNING_BYTES):
-        return None
-    return _plain_form(model, pack=False)
+        return False
+    return _has_plain_form(model, LEARNING_BYTES)
 
 
 def _has_plain_form(model: Any, most_bytes: int) -> bool:
