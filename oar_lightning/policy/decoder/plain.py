@@ -132,7 +132,7 @@ class PlainDecoder:
         (reads, valid), rows = read_at, torch.arange(n, device=x.device)[:, None]
         blocks = None if causal else query_blocks(past, width, alone_at)
         # of long texts, causal attention of all queries takes half as long as that of most of them with a mask, and no mask
-        # with `real` all queries, of which the real ones go on, spare a choice of them before attention and a second one after it
+        # `real`: all queries, of which the real ones go on, spare a choice of them before attention
         most = (causal or blocks is not None or real) and records is None and 2 * reads.shape[1] > width
         # torch's kernel would make numbers of a mask in each layer; where long texts have blocks, of each block
         mask = None if causal else seen[:, None] if blocks is not None else added_mask(seen, x.dtype)
